@@ -19,6 +19,7 @@ from penstock.stores.journal.loads import Load
 from penstock.stores.journal.store import open_journal
 from tests.spark.stores import opened
 from tests.spark.streams import forget_last
+from tests.stores.journal.journals import staged
 
 
 def write(spark: SparkSession, source: Path, store: object, checkpoint: Path, **options: str) -> None:
@@ -76,11 +77,7 @@ def test_a_landing_is_remembered_with_the_load_that_brought_it(tmp_path: Path) -
     backend = open_journal(tmp_path / "store")
 
     def load(sink: SinkCommit) -> Load:
-        name = backend.begin_load()
-        part = staging.Part(backend._disk, staging.folder_of(backend.folder, name), name, "part-0")
-        part.add_entries("default", [Entry(b"x")], 0, 0)
-        part.close()
-        return Load(name, part.pieces, sink=sink)
+        return staged(backend, {"part-0": {"default": [Entry(b"x")]}}, sink=sink)
 
     assert backend.load(load(SinkCommit("s", "q", 4)))
     assert not backend.load(load(SinkCommit("s", "q", 4)))

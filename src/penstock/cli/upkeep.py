@@ -92,7 +92,7 @@ def pack(
     """
     if on_spark:
         url = store_url(ctx)
-        kind_of(url).check_packs(url)  # before Spark starts, which takes a while
+        kind_of(url).packer(url)  # refuses before Spark starts, which takes a while
         with watched_session("packing queues", master) as session:
             from penstock.spark import jobs
 
@@ -131,7 +131,7 @@ def expire(ctx: click.Context, run: str | None, dry_run: bool, master: str | Non
     all. A second run finds nothing. With --dry-run nothing is changed, and the store may be open elsewhere.
     """
     url = store_url(ctx)
-    kind_of(url).check_packs(url)
+    kind_of(url).packer(url)  # refuses before Spark starts
     with watched_session("letting go", master) as session:
         from penstock.spark import jobs
 

@@ -135,14 +135,10 @@ class Kind:
 
     def packer(self, url: str) -> Packer:
         """Frees unused space of the store with Spark tasks."""
-        raise NotSupported(f"store {url!r} has no journals to pack: this is for journal stores")
+        raise NotSupported(f"store {url!r} has no journals to pack: this is for journal and slate stores")
 
     def examine(self, url: str) -> Examination[Any]:
         """Examine the store without changing it (`penstock doctor`)."""
-        raise NotSupported(f"store {url!r} has no journals to examine: this is for journal and slate stores")
-
-    def check_packs(self, url: str) -> None:
-        """Refuse a store that Spark tasks cannot pack."""
         raise NotSupported(f"store {url!r} has no journals to examine: this is for journal and slate stores")
 
     def backup(self, url: str, dest: str, verify: bool, progress: Callable[[int, int], object] | None) -> Copy:

@@ -1,7 +1,7 @@
-"""What only the processes of one machine that share a store ask of its owner, over its Unix socket (sharing/).
+"""Operations for processes that share a store: only its owner runs them, over its Unix socket (sharing/).
 
-`SlateOwner` has those of slate stores as methods. No operation of these does harm twice: what was staged goes when
-it has taken effect.
+`SlateOwner` has those of slate stores as methods. All of them may be repeated: staged messages are removed when
+they are committed.
 """
 
 from collections.abc import Mapping, Sequence
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from penstock.stores.slate.routing import Matches
 
 _MANIFEST = 256 << 20  # bytes of a load's pieces
-_LONG = 3_600.0  # seconds that packing and loading may take beyond the usual
+_LONG = 3_600.0  # seconds added to the usual timeout, for packing and loading
 
 
 def _member(name: str, kind: Any, **more: Any) -> Answer:
@@ -97,7 +97,7 @@ class Stored(Operation[int]):
     answer=_member("loaded", bool),
 )
 class TakeIn(Operation[bool]):
-    """Let a load take effect that was staged in the folder of a journal store."""
+    """Commit a load that was staged in the folder of a journal store."""
 
     name: Annotated[str, a_text("")]
     pieces: Annotated[
@@ -109,14 +109,8 @@ class TakeIn(Operation[bool]):
 
     values = ("operation.load",)
 
-    @classmethod
-    def of(cls, load: Load) -> "TakeIn":
-        """The operation for a load."""
-        return cls(load.name, load.pieces, load.queues, load.run, load.sink)
-
     @property
     def load(self) -> Load:
-        """The load."""
         return Load(self.name, list(self.pieces), dict(self.queues), self.run, self.sink)
 
 
@@ -131,7 +125,7 @@ class TakeIn(Operation[bool]):
     answer=_member("loaded", bool),
 )
 class TakeInFrames(Operation[bool]):
-    """Let a load take effect that was staged beside the database of a slate store."""
+    """Commit a load that was staged beside the database of a slate store."""
 
     name: Annotated[str, a_text("")]
     frames: Annotated[Sequence[Any], Argument(check=_frames, schema={})]
@@ -143,7 +137,6 @@ class TakeInFrames(Operation[bool]):
 
     @property
     def load(self) -> "SlateLoad":
-        """The load."""
         from penstock.stores.slate.loads import Load
 
         return Load(self.name, list(self.frames), self.create, self.run, self.sink)
@@ -159,7 +152,7 @@ class TakeInFrames(Operation[bool]):
     answer=_member("brought", list, schema={"type": ["array", "null"]}),
 )
 class RunOfSlate(Operation[list[list[Any]] | None]):
-    """What a run has brought into each queue: messages, bytes."""
+    """Messages and bytes that a run has loaded into each queue; None if it was not committed."""
 
     run: Annotated[str, a_text("")]
 
@@ -175,7 +168,7 @@ class RunOfSlate(Operation[list[list[Any]] | None]):
     answer=_member("tidy", bool),
 )
 class Tidy(Operation[bool]):
-    """Let time take what it may, and remove files that nobody needs."""
+    """Remove expired messages and unused files."""
 
 
 @operation(
@@ -188,7 +181,7 @@ class Tidy(Operation[bool]):
     answer=Answer(description="", kind=dict),
 )
 class Where(Operation[dict[str, Any]]):
-    """How far the queues are in the log ("position"), and which instance was opened."""
+    """The queues' position in the log ("position"), and the name of the instance ("instance")."""
 
 
 @operation(
@@ -203,7 +196,7 @@ class Where(Operation[dict[str, Any]]):
     answer=_member("routed", dict),
 )
 class Route(Operation[dict[str, int]]):
-    """Deliver entries of the log to the queues that want them; how many, by queue."""
+    """Deliver entries of the log to the queues whose filters match; how many, by queue."""
 
     matches: Annotated[Any, Argument(check=_matches, schema={}, send=_sent_matches)]
 
@@ -212,31 +205,28 @@ OPERATIONS = (Pack, Stored, TakeIn, TakeInFrames, RunOfSlate, Tidy, Where, Route
 
 
 class SlateOwner:
-    """What only slate stores can do."""
+    """The operations of slate stores as methods."""
 
     def __init__(self, run: Runner) -> None:
         self._carry_out = run
 
     def take_in(self, load: "SlateLoad") -> bool:
-        """Let a load take effect; False if its run has before."""
+        """Commit a load; False if its run was committed before."""
         return self._carry_out(TakeInFrames(*load))
 
     def run(self, name: str) -> list[list[Any]] | None:
-        """What a run has brought into each queue: messages, bytes."""
         return self._carry_out(RunOfSlate(name))
 
     def tidy(self) -> None:
-        """Let time take what it may, and remove files that nobody needs."""
         self._carry_out(Tidy())
 
     def position(self) -> int:
-        """How far the queues are in the log."""
+        """The queues' position in the log."""
         return int(self._carry_out(Where())["position"])
 
     def instance(self) -> str | None:
-        """The instance that was opened; None if the owner does not say, as an earlier version."""
+        """The name of the instance; None if the owner is an earlier version, which does not say."""
         return self._carry_out(Where()).get("instance")
 
     def route(self, matches: "Matches") -> dict[str, int]:
-        """Deliver; how many messages were, by queue."""
         return self._carry_out(Route(matches))

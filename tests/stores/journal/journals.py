@@ -2,13 +2,17 @@
 
 import json
 import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from penstock import Queue, SimulatedClock, Store
+from penstock.contract.message import Entry as Draft
 from penstock.stores.journal import replay
 from penstock.stores.journal.format import AddX, Dialect, Entry, encode
-from penstock.stores.journal.store import open_journal
+from penstock.stores.journal.loads import Load, make_folder
+from penstock.stores.journal.staging import Part, Piece, new_name
+from penstock.stores.journal.store import JournalBackend, open_journal
 
 VECTORS: dict[str, Any] = json.loads((Path(__file__).parents[2] / "vectors" / "kestrel.json").read_text())
 NOW = SimulatedClock().now()
@@ -17,6 +21,27 @@ NOW = SimulatedClock().now()
 def journal(folder: Path, clock: SimulatedClock | None = None, sync: str = "never", **options: Any) -> Store:
     """A store in a folder, opened."""
     return Store(str(folder), open_journal(folder, clock=clock or SimulatedClock(), sync=sync, **options))
+
+
+def new_part(backend: JournalBackend) -> tuple[str, Callable[[str], Part]]:
+    """The name of a load that this process stages, and a function that makes its parts."""
+    load = new_name(os.getpid())
+    folder = make_folder(backend._disk, backend.folder, load)
+    return load, lambda file: Part(backend._disk, folder, load, file)
+
+
+def staged(backend: JournalBackend, parts: dict[str, dict[str, list[Draft]]], group: int = 2, **more: Any) -> Load:
+    """A load of files, each with groups of entries of some queues."""
+    load, part_of = new_part(backend)
+    pieces: list[Piece] = []
+    for file, queues in parts.items():
+        part = part_of(file)
+        for queue, entries in queues.items():
+            for start in range(0, len(entries), group):
+                part.add_entries(queue, entries[start : start + group], 0, 1_700_000_000_000)
+        part.close()
+        pieces += part.pieces
+    return Load(load, pieces, **more)
 
 
 def payloads(queue: Queue) -> list[bytes]:

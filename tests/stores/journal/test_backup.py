@@ -20,13 +20,12 @@ from penstock import InvalidArgument, NotSupported, PenstockError, StoreLocked
 from penstock.contract.message import Entry
 from penstock.contract.store import Store
 from penstock.http.server import serve_in_thread
-from penstock.stores.journal import backup, staging
+from penstock.stores.journal import backup
 from penstock.stores.journal.catalog import FOLDER, Catalog
 from penstock.stores.journal.doctor import examine
-from penstock.stores.journal.loads import Load
-from penstock.stores.journal.staging import Part
 from penstock.stores.journal.store import JournalBackend, open_journal
 from penstock.system.files import SystemDisk
+from tests.stores.journal.journals import staged
 
 ROOT = Path(__file__).parents[3]
 
@@ -154,14 +153,9 @@ def test_queues_are_whole_and_at_one_moment_while_threads_use_rotate_and_pack_th
         assert store.queue("jobs").claim(1)
 
 
-def load(backend: JournalBackend, folder: Path, run: str) -> bool:
-    name = backend.begin_load()
-    part = Part(SystemDisk(), staging.folder_of(str(folder), name), name, "part")
-    for queue in ("a", "b"):
-        part.add_entries(queue, [Entry(f"{run}.{number}".encode()) for number in range(20)], 0, 1_700_000_000_000)
-    part.close()
-    SystemDisk().sync_folder(staging.folder_of(str(folder), name))
-    return backend.load(Load(name, part.pieces, run=run))
+def load(backend: JournalBackend, run: str) -> bool:
+    entries = [Entry(f"{run}.{number}".encode()) for number in range(20)]
+    return backend.load(staged(backend, {"part": {"a": entries, "b": entries}}, 20, run=run))
 
 
 def test_a_load_is_in_the_copy_with_all_of_its_queues_or_with_none_and_does_not_take_effect_again(
@@ -172,7 +166,7 @@ def test_a_load_is_in_the_copy_with_all_of_its_queues_or_with_none_and_does_not_
     with Store("", backend) as store:
         for queue in ("a", "b"):
             store.create(queue)
-        assert load(backend, folder, "0")
+        assert load(backend, "0")
         ending = threading.Event()
         began = threading.Event()
 
@@ -180,7 +174,7 @@ def test_a_load_is_in_the_copy_with_all_of_its_queues_or_with_none_and_does_not_
             for number in range(1, 1000):
                 if ending.is_set():
                     return
-                load(backend, folder, str(number))
+                load(backend, str(number))
                 began.set()
                 time.sleep(0.05)
 
@@ -199,7 +193,7 @@ def test_a_load_is_in_the_copy_with_all_of_its_queues_or_with_none_and_does_not_
     copy = open_journal(tmp_path / "copy")
     with Store("", copy):
         for number in range(len(first) // 20):
-            assert not load(copy, tmp_path / "copy", str(number))
+            assert not load(copy, str(number))
 
 
 TRAFFIC = """

@@ -65,7 +65,7 @@ def test_settings_that_are_missing_are_told_and_nothing_is_changed(
     settings.unlink()
     journals = {each.name: each.read_bytes() for each in tmp_path.glob("jobs*")}
     for _ in range(2):
-        with pytest.raises(penstock.StoreCorrupt, match="jobs' is missing, in which the queue's name"):
+        with pytest.raises(penstock.StoreCorrupt, match="jobs' is missing: it has the queue's name"):
             journal(tmp_path)
         assert {each.name: each.read_bytes() for each in tmp_path.glob("jobs*")} == journals
     assert not examine(tmp_path, now=NOW).sound
@@ -84,7 +84,7 @@ def test_settings_that_are_missing_are_told_of_a_queue_that_never_had_a_message_
     before = content_of(tmp_path)
     assert [each.file for each in examine(tmp_path).findings if each.severity == "problem"] == [str(settings)]
     for _ in range(2):
-        with pytest.raises(penstock.StoreCorrupt, match="jobs' is missing, in which the queue's name"):
+        with pytest.raises(penstock.StoreCorrupt, match="jobs' is missing: it has the queue's name"):
             journal(tmp_path)
     assert content_of(tmp_path) == before
     settings.write_bytes(kept)
@@ -102,7 +102,7 @@ def test_a_folder_of_settings_that_is_missing_is_told_and_nothing_is_changed(tmp
     before = content_of(tmp_path)
     for _ in range(2):
         assert not examine(tmp_path / "store").sound
-        with pytest.raises(penstock.StoreCorrupt, match="queues' is missing, in which the names and settings"):
+        with pytest.raises(penstock.StoreCorrupt, match="queues' is missing: it has the names and settings"):
             journal(tmp_path / "store")
     assert content_of(tmp_path) == before
     (tmp_path / "away").rename(settings)

@@ -203,7 +203,7 @@ class TestRecords:
             list(decode_all(memoryview(encode_record(Ack(0, [1])) + bytes([200]))))
 
     def test_a_put_is_not_encoded_without_its_bodies(self) -> None:
-        with pytest.raises(TypeError, match="where its bodies are"):
+        with pytest.raises(TypeError, match="encode_put"):
             encode_record(Put(0, 1, [0], [0], [0], {}))
 
 

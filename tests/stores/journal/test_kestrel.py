@@ -523,11 +523,15 @@ def test_a_crash_right_after_a_rewritten_journal_was_adopted_does_no_harm(
     ours(tmp_path, clock)
     (tmp_path / "jobs").write_bytes(written(item(b"5"), item(b"new")))
 
-    def power_failure(_: object) -> None:
-        raise KeyboardInterrupt
+    remove = Catalog.remove
+
+    def power_failure(catalog: Catalog, name: str) -> None:
+        if name == "clean":
+            raise KeyboardInterrupt
+        remove(catalog, name)
 
     with monkeypatch.context() as patch:
-        patch.setattr(Catalog, "forget_clean", power_failure)
+        patch.setattr(Catalog, "remove", power_failure)
         with pytest.raises(KeyboardInterrupt):
             journal(tmp_path, clock)
     assert [message.payload for message in look(tmp_path, clock)] == [b"5", b"new"]

@@ -20,28 +20,13 @@ from penstock.stores.journal.doctor import examine
 from penstock.stores.journal.fields import Bodies
 from penstock.stores.journal.loads import Load
 from penstock.stores.journal.records import encode_put, encode_record
-from penstock.stores.journal.staging import Part, Piece
 from penstock.stores.journal.store import JournalBackend, open_journal
-from penstock.system.files import SystemDisk
 from penstock.system.threads import SystemThreads, Task
 from tests.simulated_disk import Keep, SimulatedCrash, SimulatedDisk
+from tests.stores.journal.journals import new_part, staged
 
 NOW = 1_700_000_000_000
 LARGE = b"x" * (5 << 20)
-
-
-def staged(backend: JournalBackend, folder: Path, parts: dict[str, dict[str, list[Entry]]]) -> Load:
-    """A load of files, each with entries of some queues."""
-    name = backend.begin_load()
-    pieces: list[Piece] = []
-    for file, queues in parts.items():
-        part = Part(SystemDisk(), staging.folder_of(str(folder), name), name, file)
-        for queue, entries in queues.items():
-            for start in range(0, len(entries), 2):
-                part.add_entries(queue, entries[start : start + 2], 0, NOW)
-        part.close()
-        pieces += part.pieces
-    return Load(name, pieces)
 
 
 def entries(*payloads: bytes) -> list[Entry]:
@@ -60,7 +45,7 @@ def opened(folder: Path) -> JournalBackend:
 def test_what_was_put_before_and_after_a_load_keeps_its_order(tmp_path: Path, size: bytes) -> None:
     backend = opened(tmp_path)
     backend.run(Put("default", entries(b"before")))
-    assert backend.load(staged(backend, tmp_path, {"a": {"default": entries(b"1" + size, b"2", b"3")}}))
+    assert backend.load(staged(backend, {"a": {"default": entries(b"1" + size, b"2", b"3")}}))
     backend.run(Put("default", entries(b"after")))
     expected = [b"before", b"1" + size, b"2", b"3", b"after"]
     assert payloads(backend, "default") == expected
@@ -83,7 +68,7 @@ def test_a_load_goes_to_many_queues_from_files_that_they_share(tmp_path: Path) -
         "second": {"a": entries(b"5"), "b": entries(b"6")},
         "third": {"a": entries(b"7")},
     }
-    backend.load(staged(backend, tmp_path, parts))
+    backend.load(staged(backend, parts))
     for _ in range(2):
         assert payloads(backend, "a") == [b"1" + LARGE, b"2", b"5", b"7"]
         assert payloads(backend, "b") == [b"3", b"6"]
@@ -97,7 +82,7 @@ def test_a_consumer_in_line_is_served_by_a_load(tmp_path: Path) -> None:
     backend = opened(tmp_path)
     with ThreadPoolExecutor(1) as pool:
         waiting = pool.submit(backend.run, Claim("default", 1, 30, 30, "me"))
-        backend.load(staged(backend, tmp_path, {"a": {"default": entries(b"1" + LARGE)}}))
+        backend.load(staged(backend, {"a": {"default": entries(b"1" + LARGE)}}))
         assert waiting.result()[0].payload == b"1" + LARGE
     backend.close()
 
@@ -115,11 +100,11 @@ def test_a_load_that_one_queue_refuses_changes_nothing(
 ) -> None:
     backend = opened(tmp_path)
     backend.create("strict", settings)
-    load = staged(backend, tmp_path, {"a": {"default": entries(b"1"), "strict": entries(b"123", b"2", b"3")}})
+    load = staged(backend, {"a": {"default": entries(b"1"), "strict": entries(b"123", b"2", b"3")}})
     with pytest.raises(error):
         backend.load(load)
     assert payloads(backend, "default") == payloads(backend, "strict") == []
-    backend.load(staged(backend, tmp_path, {"a": {"default": entries(b"1")}}))
+    backend.load(staged(backend, {"a": {"default": entries(b"1")}}))
     assert payloads(backend, "default") == [b"1"]
     backend.close()
 
@@ -127,7 +112,7 @@ def test_a_load_that_one_queue_refuses_changes_nothing(
 def test_what_is_expected_counts_until_it_has_arrived_and_no_longer(tmp_path: Path) -> None:
     backend = opened(tmp_path)
     backend.create("small", Settings(max_size=3))
-    backend.load(staged(backend, tmp_path, {"a": {"small": entries(b"1", b"2")}}))
+    backend.load(staged(backend, {"a": {"small": entries(b"1", b"2")}}))
     backend.run(Put("small", entries(b"3")))
     with pytest.raises(QueueFull):
         backend.run(Put("small", entries(b"4")))
@@ -137,14 +122,14 @@ def test_what_is_expected_counts_until_it_has_arrived_and_no_longer(tmp_path: Pa
 def test_a_load_for_a_queue_that_is_not_there_is_refused(tmp_path: Path) -> None:
     backend = opened(tmp_path)
     with pytest.raises(QueueNotFound):
-        backend.load(staged(backend, tmp_path, {"a": {"nowhere": entries(b"1")}}))
+        backend.load(staged(backend, {"a": {"nowhere": entries(b"1")}}))
     backend.close()
 
 
 def test_a_run_takes_effect_once(tmp_path: Path) -> None:
     backend = opened(tmp_path)
     for expected in (True, False):
-        load = staged(backend, tmp_path, {"a": {"default": entries(b"1")}})
+        load = staged(backend, {"a": {"default": entries(b"1")}})
         load.run = "tuesday/../x"
         assert backend.load(load) is expected
         backend.close()
@@ -155,7 +140,7 @@ def test_a_run_takes_effect_once(tmp_path: Path) -> None:
 
 def test_a_load_makes_the_queues_that_it_brings(tmp_path: Path) -> None:
     backend = opened(tmp_path)
-    load = staged(backend, tmp_path, {"a": {"new": entries(b"1")}})
+    load = staged(backend, {"a": {"new": entries(b"1")}})
     load.queues = {"new": Settings(max_attempts=2, priorities=(0, 9))}
     backend.load(load)
     assert payloads(backend, "new") == [b"1"]
@@ -165,7 +150,7 @@ def test_a_load_makes_the_queues_that_it_brings(tmp_path: Path) -> None:
 
 def test_what_nobody_will_finish_is_removed_when_the_store_is_opened(tmp_path: Path) -> None:
     backend = opened(tmp_path)
-    load = staged(backend, tmp_path, {"a": {"default": entries(b"1")}})
+    load = staged(backend, {"a": {"default": entries(b"1")}})
     backend.close()
     folder = Path(staging.folder_of(str(tmp_path), load.name))
     gone = folder.with_name("999999999-1-" + load.name.partition(".")[0].rpartition("-")[2] + ".0123456789abcdef")
@@ -177,8 +162,8 @@ def test_what_nobody_will_finish_is_removed_when_the_store_is_opened(tmp_path: P
 
 def restored(backend: JournalBackend, folder: Path, large: bytes) -> Load:
     """A load with a message of every state that a message can arrive in."""
-    name = backend.begin_load()
-    part = Part(SystemDisk(), staging.folder_of(str(folder), name), name, "part")
+    name, part_of = new_part(backend)
+    part = part_of("part")
     history = pack(Attempt(1, "then", NOW - 90, NOW - 80, "failed", "no luck"))
     for done in (False, True):
         count = 1 if done else 2
@@ -257,16 +242,16 @@ def on(disk: SimulatedDisk) -> JournalBackend:
     return open_journal("/data", disk=disk, threads=NoTasks(), segment_size=4096)
 
 
-def load_on(disk: SimulatedDisk, backend: JournalBackend, run: str | None = None) -> bool:
-    name = backend.begin_load()
-    pieces: list[Piece] = []
-    for file, queues in {"a": {"large": 3}, "b": {"large": 3, "small": 1}, "c": {"small": 1}}.items():
-        part = Part(disk, staging.folder_of("/data", name), name, file)
-        for queue, count in queues.items():
-            part.add_entries(queue, entries(*[f"{file}{at}".encode() + b"x" * 900 for at in range(count)]), 0, NOW)
-        part.close()
-        pieces += part.pieces
-    return backend.load(Load(name, pieces, {"small": Settings(max_attempts=7)}, run))
+def load_on(backend: JournalBackend, run: str | None = None) -> bool:
+    counts = {"a": {"large": 3}, "b": {"large": 3, "small": 1}, "c": {"small": 1}}
+    parts = {
+        file: {
+            queue: entries(*[f"{file}{at}".encode() + b"x" * 900 for at in range(count)])
+            for queue, count in queues.items()
+        }
+        for file, queues in counts.items()
+    }
+    return backend.load(staged(backend, parts, 3, queues={"small": Settings(max_attempts=7)}, run=run))
 
 
 LOADED = {"large": [b"a0", b"a1", b"a2", b"b0", b"b1", b"b2"], "small": [b"b0", b"c0"]}
@@ -309,7 +294,7 @@ def test_whenever_the_power_goes_all_of_a_load_is_there_or_nothing(keep: Keep) -
         busy = False
 
     disk.before_operation = crash
-    assert load_on(disk, backend)
+    assert load_on(backend)
     acknowledged = True
     backend.run(Put("large", entries(b"after")))
     disk.before_operation = None
@@ -326,7 +311,7 @@ def test_a_run_that_the_power_interrupted_still_takes_effect_once() -> None:
         backend.create("large", Settings())
         disk.crash_at = disk.operations + at
         try:
-            load_on(disk, backend, "monday")
+            load_on(backend, "monday")
         except SimulatedCrash:
             pass
         else:
@@ -334,7 +319,7 @@ def test_a_run_that_the_power_interrupted_still_takes_effect_once() -> None:
             return
         found = disk.after_crash(Random(at))
         again = on(found)
-        load_on(found, again, "monday")
+        load_on(again, "monday")
         assert loaded(again) == LOADED
         again.close()
     raise AssertionError("a load takes fewer operations than that")
@@ -353,7 +338,7 @@ def test_the_doctor_knows_a_load_that_was_interrupted() -> None:
         disk.before_operation = look
 
     disk.before_operation = look
-    load_on(disk, backend)
+    load_on(backend)
     disk.before_operation = None
     backend.close()
     assert any("took effect, and was interrupted before its messages had arrived" in text for text in texts)

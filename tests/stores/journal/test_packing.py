@@ -184,7 +184,7 @@ def test_a_builder_that_sees_another_folder_is_noticed(tmp_path: Path) -> None:
             with Round(backend_of(store), ["jobs"]) as packing:
                 results = built(packing.begin())
                 harm(tmp_path / results[0].temporary)
-                with pytest.raises(PenstockError, match=r"must see one and the same folder\. Nothing was changed"):
+                with pytest.raises(PenstockError, match=r"must see the same folder there\. Nothing was changed"):
                     packing.swap(results)
         assert [each.id for each in store.queue("jobs").messages()] == left
         assert backend_of(store).pack("jobs") > 0

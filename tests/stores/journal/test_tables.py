@@ -33,8 +33,7 @@ from penstock.stores.journal.store import JournalBackend, open_journal
 from penstock.system.files import Disk, SystemDisk
 from penstock.system.processes import name_of
 from tests.spark.reads import arrow, batches, expired, listed, open_small, plan, rows, varied
-from tests.stores.journal.journals import flip
-from tests.stores.journal.test_loads import staged
+from tests.stores.journal.journals import flip, staged
 
 ODD_NAMES = ["..", "/", "a/b", "A", "a", "%41", "~", "a~~1", "a.1", "a.1.pack", ":", "-", "x" * 255, "X" * 255]
 
@@ -203,7 +202,7 @@ def test_a_load_that_has_only_arrived_in_part_is_not_read(tmp_path: Path, monkey
     monkeypatch.setattr(loads, "_move", move)
     parts = {name: {"default": [Entry(b"x" * (5 << 20)), Entry(b"y")]} for name in "ab"}
     with pytest.raises(PenstockError):
-        backend.load(staged(backend, tmp_path, parts))
+        backend.load(staged(backend, parts))
     with suppress(PenstockError):
         backend.close()
     monkeypatch.setattr(snapshot, "_LONG_PAUSE", 0.01)
@@ -324,10 +323,10 @@ def test_a_folder_that_is_no_store_is_not_made_one(tmp_path: Path) -> None:
 # While another process writes
 
 _WRITER = """
-import json, random, sys, threading, time
+import json, os, random, sys, threading, time
 from penstock.system.files import SystemDisk
-from penstock.stores.journal.loads import Load
-from penstock.stores.journal.staging import Part, folder_of
+from penstock.stores.journal.loads import Load, make_folder
+from penstock.stores.journal.staging import Part, folder_of, new_name
 from penstock.stores.journal.store import open_journal
 from penstock.contract.message import Entry
 from penstock.contract.store import Store
@@ -373,7 +372,8 @@ def load(dice, first):
         count = dice.choice((1, 3, 9))
         names = [f"{number}-{count * 4}-{at}" for at in range(count * 4)]
         number += 1
-        load = backend.begin_load()
+        load = new_name(os.getpid())
+        make_folder(SystemDisk(), folder, load)
         pieces = []
         for file in range(count):
             part = Part(SystemDisk(), folder_of(folder, load), load, str(file))

@@ -1,4 +1,4 @@
-"""The journal store: Kestrel's format."""
+"""The journal store: one journal of Kestrel's format per queue, in a folder."""
 
 from penstock.stores.journal.backup import BackedUp, backup
 from penstock.stores.journal.kestrel import Replay, replay

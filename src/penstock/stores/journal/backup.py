@@ -1,10 +1,10 @@
-"""A copy of a journal store, made without its lock while another process, or this one, goes on with it.
+"""The backup of a journal store, made without its lock while processes use it.
 
-1. Every queue is viewed at one moment, its files pinned so that packing cannot take them away. If a load took
-   effect meanwhile that is done again, so that a load is in the copy with all of its queues, or with none.
+1. A snapshot of every queue is taken, with its files pinned so that packing cannot remove them. If a load was
+   committed meanwhile, this is repeated: the copy has a load with all of its queues, or with none.
 2. The files are copied to DEST.partial, the latest of each journal up to its last whole group, and synced.
-3. What was copied is read from its first byte and compared with what was seen.
-4. DEST.partial becomes DEST. Whatever breaks before that leaves no DEST.
+3. The copy is read from its first byte and compared with the snapshots.
+4. DEST.partial is renamed to DEST. A failure before that leaves no DEST.
 """
 
 import os
@@ -22,11 +22,11 @@ from penstock.stores.journal.snapshot import QueueSnapshot, StoreSnapshot
 from penstock.stores.journal.staging import manifests
 from penstock.system.clock import Clock, SystemClock, rest
 from penstock.system.copies import Destination
-from penstock.system.files import Disk, ReadingDisk, SystemDisk
+from penstock.system.files import Disk, ReadingDisk, SystemDisk, replace_file
 
 _CHUNK = 4 << 20
 _TRIES = 20
-_PAUSE = 0.5  # seconds between two tries while loads take effect
+_PAUSE = 0.5  # seconds between two tries while loads are committed
 
 Progress = Callable[[int, int], object]  # bytes copied, of how many
 
@@ -49,11 +49,11 @@ def backup(
     progress: Progress | None = None,
     clock: Clock | None = None,
 ) -> list[BackedUp]:
-    """Copy a journal store to DEST, a folder that is empty or not there yet; what is in the copy, by queue.
+    """Copy a journal store to DEST, an empty or missing folder; the queues in the copy.
 
-    Others may have the store open and go on. What was acknowledged before the call is in the copy; of what happens
-    during it, each queue has all up to one moment. DEST is a store like any other: open it. Without `verify` the
-    copy is not read again.
+    Other processes may use the store meanwhile. The copy has everything that was acknowledged before the call and,
+    of each queue, all later changes up to one moment. DEST is a store like any other. Without `verify` the copy is
+    not read again.
     """
     url = os.fspath(store)
     scheme, folder = split(url)
@@ -77,9 +77,8 @@ class _Backup:
         self._copied = self._total = 0
 
     def run(self, verify: bool) -> list[BackedUp]:
-        """Make the copy."""
         self._to.check()
-        StoreSnapshot(self._source, self._reading, self._clock.now())  # an error before anything is made
+        StoreSnapshot(self._source, self._reading, self._clock.now())  # raises before anything is made
         self._begin()
         try:
             sweep(self._source, self._disk)
@@ -105,7 +104,7 @@ class _Backup:
 
     def _begin(self) -> None:
         try:
-            self._catalog.open()  # also locks it, so that no two backups are made there
+            self._catalog.open()  # locks it, so that no second backup is made there
         except StoreLocked as error:
             raise StoreLocked(
                 f"another backup to {self._to.path!r} is being made: wait until it is done"
@@ -113,13 +112,10 @@ class _Backup:
         self._to.begin()
         self._disk.mkdir(os.path.join(self._catalog.path, "queues"))
 
-    # Looking
+    # Snapshots
 
     def _look(self, pins: Pins) -> tuple[dict[str, QueueSnapshot], list[str], dict[str, bytes]]:
-        """Every queue at one moment, and the loads that had taken effect before all of these moments.
-
-        And what streaming sinks had landed by then.
-        """
+        """Snapshots of all queues, and the loads and batches of sinks that were committed before all of them."""
         for _ in range(_TRIES):
             before, sinks = self._loads(), self._sinks()
             if not self._is_loading():
@@ -152,7 +148,7 @@ class _Backup:
         return found
 
     def _is_loading(self) -> bool:
-        """Whether a load counts that may not have arrived in all of its queues."""
+        """Whether a committed load may not have arrived in all of its queues."""
         return any(manifests(self._disk, self._source))
 
     # Copying
@@ -175,7 +171,7 @@ class _Backup:
             self._reading.open(source) as old,
             self._disk.open(target, exclusive=True, mode=old.status().mode) as new,
         ):
-            # A file may have been cut to what counts since it was looked at; that it counts is verified.
+            # A file may have been cut off since the snapshot; _verify() checks that nothing is missing.
             while data := old.read(copied, min(_CHUNK, size - copied)):
                 new.write(copied, data)
                 copied += len(data)
@@ -185,23 +181,20 @@ class _Backup:
         return copied
 
     def _copy_rest(self, views: dict[str, QueueSnapshot], loads: list[str], sinks: dict[str, bytes]) -> None:
-        """What is beside the journals: loads, the number above those of deleted queues, how far journals reach."""
+        """Copy the other files of the catalog: sinks, loads, `store` and `clean`."""
         if sinks:
             folder = self._catalog.make(SINKS)
             for name, content in sinks.items():
-                with self._disk.open(os.path.join(folder, name), exclusive=True) as file:
-                    file.write(0, content)
-                    file.sync()
-            self._disk.sync_folder(folder)
+                replace_file(self._disk, os.path.join(folder, name), content)
         if loads:
             folder = self._catalog.make(RUNS)
             for name in loads:
-                with suppress(FileNotFoundError):  # forgotten since, as its time was over
+                with suppress(FileNotFoundError):  # removed meanwhile, because it is old
                     source = os.path.join(self._source, FOLDER, RUNS, name)
                     self._copy_file(source, os.path.join(folder, name), self._disk.status(source).size)
             self._disk.sync_folder(folder)
         self._catalog.keep_first(Catalog(self._source, self._reading).first())
-        # As of a store that was closed: should the copy lose its end, opening it will say so.
+        # As of a closed store: if the copy loses its end, opening it will report that.
         self._catalog.keep_clean({view.journal: view.next_group for view in views.values() if view.files})
         with self._disk.open(os.path.join(self._catalog.path, "clean")) as file:
             file.sync()

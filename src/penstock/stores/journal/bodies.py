@@ -1,13 +1,13 @@
-"""A message's body in a journal: its item, what becomes of the item, and what Kestrel has no room for.
+"""A message's body in a journal as bytes, and how bodies are found in files and read.
 
 ADDX (ADD_XID in a packed file)     added = received_at, expiry = expires_at, data = payload
 REMOVE_TENTATIVE or its cousin 9    the message is an open transaction, until CONFIRM_REMOVE
   or REMOVE                         in a packed file, for one that is done and still listed
 a control item, only if needed:     the magic, "m", JSON with created_at and headers
 
-Body locations: an extent is a run of bodies in one file, read at once. Extents are found under the queue's lock,
-and read outside of it. They stay readable whatever happens to message and file meanwhile: an open file outlives
-its name, and bodies that are still to be written are copied.
+An extent is a run of bodies in one file, read at once. Extents are found under the queue's lock and read without
+it. They stay readable when the message is settled or the file removed meanwhile: an open file outlives its name,
+and bodies that are still to be written are copied.
 """
 
 import json
@@ -27,8 +27,8 @@ from penstock.stores.journal.format import Dialect
 from penstock.stores.journal.groups import MAGIC, xid_of
 from penstock.system.files import File
 
-_READ_AHEAD = 4 << 20  # neighbours are read at once up to this
-_FEW = 64 << 10  # bytes that take no longer than handing them to a thread
+_READ_AHEAD = 4 << 20  # bytes of an extent, about
+_FEW = 64 << 10  # bytes: copying more takes longer than handing the read to a thread
 _REMOVE, ADDX, _RESERVE_OPCODE, _SAVE_XID, _CONFIRM, ADD_XID, RESERVE_XID = 1, 2, 3, 4, 6, 7, 9
 ITEM = struct.Struct("<Biqq")
 _XID_ITEM = struct.Struct("<Biiqq")
@@ -38,10 +38,10 @@ RESERVE = bytes([_RESERVE_OPCODE])
 _REMOVE_BYTE = bytes([_REMOVE])
 _META = MAGIC + b"m"
 _NO_HEADERS: dict[str, str] = {}
-checksum = crc32  # what decode() will want to see
+checksum = crc32  # that decode() compares
 ITEM_HEAD, XID_ITEM_HEAD = ITEM.size, _XID_ITEM.size  # bytes before the payload; the last 20 are alike
-XID_END = _XID.size  # bytes after it, if they begin with RESERVE_XID; else 1
-OVERHEAD = _XID_ITEM.size + _XID.size  # the most that a body without meta has beside its payload
+XID_END = _XID.size  # bytes after the payload, if they begin with RESERVE_XID; else 1
+OVERHEAD = _XID_ITEM.size + _XID.size  # the most bytes that a body without meta adds to its payload
 
 
 class Damaged(ValueError):
@@ -49,7 +49,7 @@ class Damaged(ValueError):
 
 
 class Encoded(NamedTuple):
-    """Bodies of new messages that are still to be put together."""
+    """Bodies of new messages, as parts that are still to be joined."""
 
     parts: Sequence[bytes]
     sizes: list[int]
@@ -75,7 +75,7 @@ def encode(entries: Sequence[Entry], first: int, at: int, expires_at: Sequence[i
 
 
 def _encode_plain(payloads: list[bytes], ends: list[bytes], at: int, expires_at: int) -> Encoded:
-    """Bodies of payloads alone. They are not copied here: a second megabyte costs as much as all the rest."""
+    """Bodies of payloads alone. Payloads are not copied here: a second copy costs as much as all the rest."""
     lengths = list(map(len, payloads))
     heads = {length: ITEM.pack(ADDX, TIMES + length, at, expires_at) for length in set(lengths)}
     crcs = {length: checksum(head) for length, head in heads.items()}
@@ -90,7 +90,7 @@ def _encode_plain(payloads: list[bytes], ends: list[bytes], at: int, expires_at:
 def encode_restored(
     entries: Sequence[Entry], received_at: Sequence[int], expires_at: Sequence[int], done: bool
 ) -> Encoded:
-    """The bodies of messages that were received elsewhere, for the journal of the document."""
+    """The bodies of messages that another store has received, in dialect "doc"."""
     end = end_of(done)
     bodies = []
     for entry, at, expiry in zip(entries, received_at, expires_at, strict=True):
@@ -100,7 +100,7 @@ def encode_restored(
 
 
 def decode(data: bytes, starts: Iterable[int], sizes: Iterable[int], crcs: Iterable[int]) -> list[Body]:
-    """The bodies of these sizes at these places; Damaged if they are not what was written."""
+    """Decode bodies; Damaged if a checksum is wrong."""
     decoded: list[Body] = []
     unpack, view = ITEM.unpack_from, memoryview(data)
     for start, size, crc in zip(starts, sizes, crcs, strict=True):
@@ -136,7 +136,7 @@ def added_at(head: bytes) -> int:
 
 
 def repack(data: bytes | memoryview, seq: int, done: bool, dialect: Dialect) -> bytes:
-    """A body as a packed file has it: under the xid that it always had, or added and taken off if it is done."""
+    """A body as a packed file has it: under its xid or, if the message is done, added and removed at once."""
     added, start, end, rest = _parts(data)
     expiry = struct.unpack_from("<q", data, start - 8)[0]
     size = TIMES + end - start
@@ -149,12 +149,12 @@ def repack(data: bytes | memoryview, seq: int, done: bool, dialect: Dialect) -> 
 
 
 def save_xid(xid: int) -> bytes:
-    """Set the last used xid."""
+    """A SAVE_XID entry."""
     return _XID.pack(_SAVE_XID, xid)
 
 
 def confirm(seqs: Sequence[int]) -> bytes:
-    """The end of these messages' transactions."""
+    """CONFIRM_REMOVE entries of messages."""
     if not seqs:
         return b""
     if len(seqs) == 1:
@@ -167,7 +167,7 @@ def confirm(seqs: Sequence[int]) -> bytes:
 
 
 def meta_size(entry: Entry) -> int:
-    """The most that an entry's meta and its key take."""
+    """The most bytes that an entry's headers, created_at and key take."""
     key = 4 * len(entry.key) if entry.key else 0
     if entry.headers is None and entry.created_at is None:
         return key
@@ -175,7 +175,7 @@ def meta_size(entry: Entry) -> int:
 
 
 def end_of(done: bool) -> bytes:
-    """What follows a payload: the message is an open transaction, or taken off as one that is done."""
+    """The entry after a payload: REMOVE_TENTATIVE, or REMOVE if the message is done."""
     return _REMOVE_BYTE if done else RESERVE
 
 
@@ -184,14 +184,14 @@ def _meta(entry: Entry, at: int) -> bytes:
 
 
 def encode_meta(headers: dict[str, str], created_at: int, at: int) -> bytes:
-    """The control item that ends the body of a message with headers, or a time of its own."""
+    """The control item that ends the body of a message with headers or a created_at of its own."""
     text = json.dumps({"created_at": created_at, "headers": headers}, ensure_ascii=False)
     data = _META + text.encode()
     return ITEM.pack(ADDX, TIMES + len(data), at, 0) + data + _REMOVE_BYTE
 
 
 def _parts(data: bytes | memoryview) -> tuple[int, int, int, int]:
-    """When it was added, where the payload starts and ends, and where the meta starts."""
+    """When a body was added, where its payload starts and ends, and where its meta starts."""
     if data[0] == ADDX:
         _, size, added, _ = ITEM.unpack_from(data)
         start = ITEM.size
@@ -203,21 +203,21 @@ def _parts(data: bytes | memoryview) -> tuple[int, int, int, int]:
 
 
 class Located(Protocol):
-    """Messages whose rows can be found: those of a queue, or those that a stream keeps."""
+    """Rows of messages: those of a queue, or those that a stream keeps."""
 
     def runs(self, seqs: Sequence[int]) -> list[tuple[Page, int, int]] | None:
-        """Where many messages lie that were put one after the other, see Rows.runs."""
+        """See Rows.runs."""
 
     def locate(self, seq: int) -> tuple[Page, int]:
-        """Where the columns of a message are that is there."""
+        """See Rows.locate."""
 
 
 class Extent(NamedTuple):
-    """Bodies that lie together in a file, or their bytes, if they are still to be written or were at hand."""
+    """Neighbouring bodies in a file; with their bytes, if they are not yet written or were in the cache."""
 
     file: File | None
     offset: int
-    starts: list[int]  # after the offset
+    starts: list[int]  # counted from the offset
     sizes: list[int]
     crcs: list[int]
     data: bytes = b""
@@ -230,7 +230,7 @@ def find(
     first_unwritten: int,
     copy: Callable[[int, int], bytes],
 ) -> list[Extent]:
-    """Where bodies are, neighbours together; those from the first unwritten place on are copied."""
+    """The extents of bodies; `copy` makes copies of bodies from the first unwritten place on."""
     found = []
     runs = contents.runs(seqs)
     if runs is None:
@@ -260,7 +260,7 @@ def _in_file(segments: Mapping[int, Segment], places: list[int], sizes: list[int
 
 
 def read(found: Sequence[Extent], queue: str, is_closed: Callable[[], bool]) -> list[Body]:
-    """Read bodies and check them."""
+    """Read bodies and compare their checksums."""
     read: list[Body] = []
     for file, offset, starts, sizes, crcs, data in found:
         if file is not None and not data:
@@ -278,7 +278,7 @@ def read(found: Sequence[Extent], queue: str, is_closed: Callable[[], bool]) -> 
 
 
 def from_cache(found: Sequence[Extent]) -> list[Extent] | None:
-    """Extents with their bytes, if these are few and in the cache of the system; else None."""
+    """Extents with their bytes, if those are few and in the page cache; else None."""
     fetched, total = [], 0
     for each in found:
         if not each.data and each.file is not None:

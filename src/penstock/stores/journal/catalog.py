@@ -1,9 +1,9 @@
-"""What a journal store keeps beside its journals, in the subfolder `.penstock`: nothing here is a journal.
+"""The catalog of a journal store: the subfolder `.penstock`, with everything that is not a journal.
 
     lock            held while the store is open; names the process that holds it
     queues/FILE     a queue's name and settings, and where its numbering starts; FILE is also its journal's name.
-                    Where settings were changed, the journal rules: `begins_with` has those that its replay begins
-                    with, `settings` those it ends with, written once their record is synced. Opening mends it
+                    Changed settings are in the journal: `begins_with` has those that its replay begins with,
+                    `settings` those it ends with, written once their record is synced, or by the next opening
     adopting        journals of other programs that are being taken over: none of these has a queues/FILE yet
     store           the number above those of all deleted queues
     clean           how far each journal reached; written when the store is closed, gone before it is open again
@@ -12,7 +12,7 @@
     pins/           files that readers without the lock hold, see pins.py
     share/          where other processes reach the one that has the store open, see system/socket_path.py
     sinks/SINK      the last batch of a streaming sink that was committed, see loads.py
-    quarantine/     what could not be read
+    quarantine/     bytes that could not be read
 
 Each of `queues/FILE`, `adopting`, `store` and `clean` is a line of JSON and a line with its crc32.
 """
@@ -21,6 +21,7 @@ import errno
 import json
 import logging
 import os
+import re
 from collections.abc import Container, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field, replace
@@ -44,7 +45,7 @@ from penstock.system.files import (
 )
 
 FOLDER = OWN_FOLDER
-LOST = "is missing, in which the queue's name and settings were"
+LOST = "is missing: it has the queue's name and settings"
 PUT_BACK = "Put back a copy of that file, or the one of a queue with the same name and settings in another store"
 _LONGEST = 200
 _log = logging.getLogger("penstock")
@@ -52,28 +53,28 @@ _log = logging.getLogger("penstock")
 
 @dataclass
 class Entry:
-    """A queue that the store has made or changed; a journal without one is a stranger's."""
+    """The catalog's entry of a queue; a journal without one is another program's."""
 
     name: str
     settings: Settings = field(default_factory=Settings)
-    first: int = 1  # where the numbers of its messages start
-    starts: list[int] = field(default_factory=lambda: [1])  # which numbers its first group may have
-    at: int = 0  # the latest time that was recorded when the journal was last emptied
+    first: int = 1  # the lowest number of its messages
+    starts: list[int] = field(default_factory=lambda: [1])  # numbers that its first group may have
+    at: int = 0  # the latest recorded time when the journal was last emptied
     deleted: bool = False
     latest: int = 0  # the number of the first group of its latest file; 0: not known
     begins_with: Settings | None = None  # settings that its journal begins with, where update() gave it others
 
     @property
     def base(self) -> Settings:
-        """The settings that replaying the journal begins with."""
+        """The settings with which replay begins."""
         return self.settings if self.begins_with is None else self.begins_with
 
     def updated(self, settings: Settings) -> "Entry":
-        """The entry with the settings that the journal ends with."""
+        """The entry with other settings at the journal's end."""
         return replace(self, settings=settings, begins_with=None if settings == self.base else self.base)
 
     def beginning_with(self, base: Settings) -> "Entry":
-        """The entry with other settings that the journal begins with."""
+        """The entry with other settings at the journal's beginning."""
         return replace(self, begins_with=None if base == self.settings else base)
 
 
@@ -87,7 +88,7 @@ class Catalog:
         self._lock: File | None = None
 
     def open(self) -> None:
-        """Make what is missing and lock the store; StoreLocked names the process that has it."""
+        """Make the subfolder and lock the store; StoreLocked names the process that has it open."""
         make_folder(self._disk, self.folder)
         with suppress(FileExistsError):
             self._disk.mkdir(self.path)
@@ -107,11 +108,11 @@ class Catalog:
             with suppress(FileExistsError):
                 self._disk.mkdir(path)
         for path in (self.folder, self.path, self._in("queues")):
-            # Even if nothing is new there: who made or removed something may have stopped before this.
+            # Even if nothing is new: a process that made or removed a file may have crashed before its sync.
             self._disk.sync_folder(path)
 
     def _refuse_links(self) -> None:
-        """Refuse links to folders elsewhere, in which files would be written and removed."""
+        """Refuse links: files would be written and removed in a folder elsewhere."""
         if FOLDER in self._disk.listlinks(self.folder):
             raise unavailable(self.path, OSError(errno.ELOOP, os.strerror(errno.ELOOP)))
         refuse_links(self._disk, self.path)
@@ -141,138 +142,126 @@ class Catalog:
             raise StoreLocked(
                 f"the store {self.folder!r} is open in {holder}: close it there, or wait until that process ends"
             )
-        with suppress(OSError):  # whose it is is only for people; a full disk must not matter
+        with suppress(OSError):  # the pid is only for people, and must not fail on a full disk
             file.truncate(0)
             file.write(0, f"pid {os.getpid()}\n".encode())
         return file
 
     def close(self) -> None:
-        """Let go of the lock."""
+        """Release the lock."""
         if self._lock is not None:
-            with suppress(OSError):  # not only closed: a child that was forked may have the file open as well
+            with suppress(OSError):  # closing is not enough: a forked child may have the file open as well
                 self._lock.unlock()
             self._lock.close()
             self._lock = None
 
     def forked(self) -> None:
-        """In a child: hold on to the lock no longer, which stays the parent's."""
+        """In a forked child: close the lock file. The lock stays the parent's."""
         if self._lock is not None:
             self._lock.close()
             self._lock = None
 
     def entries(self) -> dict[str, Entry]:
-        """Every queue that is known here, by its file name."""
+        """The entries of all queues by file name."""
         folder = self._in("queues")
         found = {}
         for file in sorted(self._disk.listdir(folder)) if self._disk.exists(folder) else []:
-            if not file.endswith(".new"):  # left by a crash, before it counted
+            if not file.endswith(".new"):  # a temporary file that a crash left
                 found[file] = self._read_entry(file)
         return found
 
     def entry(self, file: str) -> Entry | None:
-        """What is known of one queue; None if that is nothing."""
+        """The entry of one queue, if it has one."""
         with suppress(FileNotFoundError):
             return self._read_entry(file)
         return None
 
     def _read_entry(self, file: str) -> Entry:
-        path = os.path.join(self._in("queues"), file)
+        path = self.settings_of(file)
         with _impossible(path):
             return _entry(self._read(path))
 
     def keep(self, file: str, entry: Entry) -> None:
-        """Durably write what is known of a queue."""
+        """Write the entry of a queue durably."""
         content = asdict(entry)
         if entry.begins_with is None:
             del content["begins_with"]
-        self._write(os.path.join(self._in("queues"), file), content)
-
-    def knows(self, file: str) -> bool:
-        """Whether something is written of a queue."""
-        return self._disk.exists(self.settings_of(file))
+        write_line(self._disk, self.settings_of(file), content)
 
     def settings_of(self, file: str) -> str:
-        """Where a queue's name and settings are."""
+        """The path of `queues/FILE`."""
         return os.path.join(self._in("queues"), file)
 
     def forget(self, file: str) -> None:
-        """Durably forget a queue."""
-        for path in (os.path.join(self._in("index"), file), os.path.join(self._in("queues"), file)):
+        """Remove the index and the entry of a queue durably."""
+        for path in (self.index(file), self.settings_of(file)):
             with suppress(FileNotFoundError):
                 self._disk.unlink(path)
             self._disk.sync_folder(os.path.dirname(path))
 
     def first(self) -> int:
-        """The number above those of all deleted queues."""
+        """The lowest message number of a new queue: above those of all deleted queues."""
         path = self._in("store")
         with _impossible(path):
             return int(self._read(path)["first"]) if self._disk.exists(path) else 1
 
     def keep_first(self, first: int) -> None:
-        """Durably remember the number above those of all deleted queues."""
-        self._write(self._in("store"), {"format": 1, "first": first})
+        write_line(self._disk, self._in("store"), {"format": 1, "first": first})
 
     def clean(self) -> dict[str, int]:
-        """How far each journal reached when the store was closed; nothing if it was not."""
+        """The number of each journal's next group when the store was closed; empty if it was not."""
         try:
             return {str(file): int(number) for file, number in self._read(self._in("clean")).items()}
         except (OSError, StoreCorrupt, ValueError, TypeError, AttributeError):
             return {}
 
     def lost(self, known: Container[str], clean: Iterable[str]) -> list[str]:
-        """Settings that were there when the store was closed, and are not; `default` need not have any."""
+        """Paths of settings that have vanished since the store was closed; `default` need not have any."""
         default = names.file_name(names.DEFAULT)
         return [self.settings_of(file) for file in clean if file not in known and file.split("%_")[0] != default]
 
-    def forget_clean(self) -> None:
-        """From now on the store may change."""
-        path = self._in("clean")
+    def remove(self, name: str) -> None:
+        """Remove `adopting` or `clean` durably."""
+        path = self._in(name)
         if self._disk.exists(path):
             self._disk.unlink(path)
             self._disk.sync_folder(self.path)
 
     def keep_clean(self, reached: dict[str, int]) -> None:
-        """The store is about to be closed. Not synced: without it opening only takes more care."""
+        """Mark the store as closed. Not synced: without the mark opening only takes more care."""
         write_hint(self._disk, self._in("clean"), _text(reached))
 
     def adopting(self) -> list[str]:
-        """Journals that are being taken over, or were when a crash came: they may be ours without an entry."""
+        """Journals whose adoption has begun: they may be ours and have no entry yet."""
         path = self._in("adopting")
         with _impossible(path):
             return [str(file) for file in self._read(path)["files"]] if self._disk.exists(path) else []
 
     def forgotten(self, file: str) -> str:
-        """The file that is missing if a journal without entry is ours; none if it may be a stranger's."""
+        """The path of the missing entry, if a journal without one is ours; "" if it may be another program's."""
         return "" if not self.is_store() or file in self.adopting() else self.settings_of(file)
 
     def keep_adopting(self, files: list[str]) -> None:
-        """Durably remember which journals are about to be taken over."""
-        self._write(self._in("adopting"), {"format": 1, "files": files})
-
-    def forget_adopting(self) -> None:
-        """All of them were."""
-        path = self._in("adopting")
-        if self._disk.exists(path):
-            self._disk.unlink(path)
-            self._disk.sync_folder(self.path)
+        """Remember, durably, which journals are about to be adopted."""
+        write_line(self._disk, self._in("adopting"), {"format": 1, "files": files})
 
     @property
     def ballast(self) -> str:
-        """Where space is kept free."""
+        """The path of the ballast."""
         return self._in("ballast")
 
     def index(self, file: str) -> str:
-        """Where the snapshot of a queue's index is."""
+        """The path of a queue's saved index."""
         return os.path.join(self._in("index"), file)
 
     def quarantine(self, name: str, offset: int, data: bytes, mode: int) -> str:
-        """Durably keep bytes that cannot be read, of a file with this mode; where they are."""
+        """Save bytes that cannot be read, durably and with the mode of their file; the path."""
         path = os.path.join(self.make("quarantine"), f"{name}.{offset}.{crc32(data):08x}")
         replace_file(self._disk, path, data, mode)
         return path
 
     def new_file(self, queue: str, taken: Iterable[str]) -> str:
-        """A file name for a new queue's journal, on any file system unlike those that are taken."""
+        """A file name for a new queue's journal that differs, on any file system, from the taken ones."""
         return names.new_file(queue, taken, _LONGEST, 2)
 
     def _in(self, name: str) -> str:
@@ -282,11 +271,8 @@ class Catalog:
         advice = "; the journals beside it are untouched, and `penstock doctor` shows what they hold"
         return read_line(self._disk, path, advice)
 
-    def _write(self, path: str, content: dict[str, Any]) -> None:
-        write_line(self._disk, path, content)
-
     def make(self, name: str) -> str:
-        """Durably make a folder in here, if it is not there; its path."""
+        """Make a folder in the subfolder, durably, if it is missing; its path."""
         path = self._in(name)
         if not self._disk.exists(path):
             self._disk.mkdir(path)
@@ -305,18 +291,18 @@ def read_line(disk: Disk, path: str, advice: str = "") -> Any:
 
 
 def write_line(disk: Disk, path: str, content: Any) -> None:
-    """Write such a file, synced, in the place of an older one; its name is durable once the folder is synced."""
+    """Write a file of that form durably."""
     replace_file(disk, path, _text(content))
 
 
 @contextmanager
 def _impossible(path: str) -> Iterator[None]:
-    """What is whole by its checksum, and cannot be."""
+    """Turn errors of content whose checksum is right, but whose values are impossible, into StoreCorrupt."""
     try:
         yield
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
         raise StoreCorrupt(
-            f"{path!r} says what cannot be ({error!r}). Put back a copy of this file; nothing was changed"
+            f"{path!r} has impossible content ({error!r}). Put back a copy of this file; nothing was changed"
         ) from error
 
 
@@ -330,7 +316,7 @@ def journal_of(folder: str, queue: str, disk: Disk) -> str:
 
 
 def queue_of(file: str, taken: Container[str] = ()) -> str:
-    """The queue that a stranger's journal stands for, under a name that is legal and not taken."""
+    """A queue name, legal and not taken, for the journal of another program."""
     name = _decoded(file)
     number = 2
     while len(name) > 255 or name in taken:
@@ -340,15 +326,7 @@ def queue_of(file: str, taken: Container[str] = ()) -> str:
 
 
 def _decoded(file: str) -> str:
-    decoded, at = "", 0
-    while at < len(file):
-        digits = file[at + 1 : at + 3]
-        if file[at] == "%" and len(digits) == 2 and all(digit in "0123456789ABCDEF" for digit in digits):
-            decoded += chr(int(digits, 16))
-            at += 3
-        else:
-            decoded += file[at]
-            at += 1
+    decoded = re.sub("%([0-9A-F]{2})", lambda digits: chr(int(digits[1], 16)), file)
     if names.file_name(decoded) == file and decoded.isascii() and decoded.isprintable() and " " not in decoded:
         return decoded
     return "".join(letter if "!" <= letter <= "~" else f"%{ord(letter):02X}" for letter in file)

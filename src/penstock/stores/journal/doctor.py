@@ -1,6 +1,6 @@
-"""What is the matter with a journal store: looks at every byte and changes none.
+"""`penstock doctor` for journal stores: reads every byte, changes none, and reports findings.
 
-It takes no lock, so another process may have the store open; then the end of a journal may be in motion.
+It takes no lock. If another process has the store open, the end of a journal may change while it is read.
 """
 
 import os
@@ -11,14 +11,14 @@ from dataclasses import asdict
 from typing import Any
 
 from penstock.contract.examination import Examination, Finding, QueueExamination, note, problem
-from penstock.errors import InvalidArgument, StoreCorrupt, StoreUnavailable
+from penstock.errors import StoreCorrupt, StoreUnavailable
 from penstock.rules.ledger import Ledger
 from penstock.rules.rows import IN_FLIGHT, Page
 from penstock.rules.state import State, StateSnapshot
 from penstock.stores.journal import bodies, kestrel
 from penstock.stores.journal.catalog import FOLDER, LOST, PUT_BACK, Catalog, Entry, queue_of
 from penstock.stores.journal.files import PLACE_BITS, Segment, is_temporary, journals, offset_of, replay_order
-from penstock.stores.journal.format import DIALECTS, Dialect
+from penstock.stores.journal.format import Dialect, check_dialect
 from penstock.stores.journal.index import SavedIndex, read_index
 from penstock.stores.journal.packing import packed_size
 from penstock.stores.journal.reading import (
@@ -36,14 +36,14 @@ from penstock.stores.journal.strays import check_folder, find_strays
 from penstock.system.clock import SystemClock
 from penstock.system.files import Disk, SystemDisk
 
-_LOOKS = 3  # at a journal in motion, before what seems a problem is called one
+_LOOKS = 3  # tries, at a journal of an open store, before a problem is reported
 _WORTH_PACKING = 1 << 20
 _SHOWN = 20  # ids of damaged messages that are named
 _SECOND = 1_000
 
 
 def check(journal: FoundJournal, index_path: str, disk: Disk, now: int, holder: str | None) -> QueueExamination:
-    """Examine one journal. `now` is the clock's; `holder` says who may be writing to it."""
+    """Examine one journal. `now` is the clock's time; `holder` the process that may be writing to it."""
     found = QueueExamination(journal.name, journal.file, len(journal.segments))
     found.bytes = sum(segment.size for segment in journal.segments)
     index = read_index(disk, index_path)
@@ -70,7 +70,7 @@ def check(journal: FoundJournal, index_path: str, disk: Disk, now: int, holder: 
 def _check_messages(
     journal: FoundJournal, reading: Reading, damage: Damage | None, now: int, found: QueueExamination
 ) -> None:
-    """Look at the messages that the store will have; damage is what the snapshot hides from it."""
+    """Examine the messages that opening will find; `damage` is covered by the saved index."""
     ledger = reading.ledger
     found.findings += _times(ledger.state, now)
     ledger.state.advance(now)
@@ -89,7 +89,7 @@ def _check_messages(
 
 
 def damaged_bodies(snapshot: StateSnapshot, segments: list[Segment]) -> Iterator[tuple[int, tuple[str, int]]]:
-    """The messages whose bodies do not have their checksum, each with the file and the offset."""
+    """Messages whose bodies have a wrong checksum, each with the file and the offset."""
     known = {segment.number: segment for segment in segments}
     for first, page in snapshot.pages:
         keys = page.keys()
@@ -178,7 +178,7 @@ def _torn(reading: Reading, holder: str | None) -> Iterator[Finding]:
 
 
 def _adopt(reading: Reading, now: int) -> Iterator[Finding]:
-    """What opening makes of another program's entries; afterwards the ledger is as opening leaves it."""
+    """Adopt another program's entries as opening does, in memory only."""
     for segment, offset in reading.unreadable:
         path = segment.file.path
         yield problem(
@@ -195,7 +195,7 @@ def _adopt(reading: Reading, now: int) -> Iterator[Finding]:
     before = ledger.state.size()
     brought = len(kestrel.replay_entries(ledger.state, reading.foreign, now))
     taken = before + brought - ledger.state.size()
-    reading.ledger = _reloaded(ledger)  # as opening, which reads what it has written
+    reading.ledger = _reloaded(ledger)  # opening reads the packed file that it has written
     reading.ledger.state.advance(now)
     took = f" and took {_plural(taken, 'message')} of ours" if taken else ""
     yield note(
@@ -217,7 +217,7 @@ def _reloaded(ledger: Ledger) -> Ledger:
 
 
 def _times(ledger: State, now: int) -> Iterator[Finding]:
-    """What time alone has brought about since the last record."""
+    """Leases and retentions that have ended since the last record."""
     ended = expired = 0
     for seq in ledger.listed(None, 0, ledger.size()):
         page, at = ledger.rows.locate(seq)
@@ -275,7 +275,7 @@ def _ids(damaged: dict[int, tuple[str, int]]) -> list[str]:
 
 
 def _word(name: str) -> str:
-    """A queue's name as one types it."""
+    """A queue's name as an argument on the command line."""
     return ("-- " if name.startswith("-") else "") + shlex.quote(name)
 
 
@@ -284,14 +284,13 @@ def _plural(count: int, noun: str, many: str = "") -> str:
 
 
 class _Subfolder(Catalog):
-    """The subfolder of a store, of which nothing is changed."""
+    """The catalog of a store, read only: damaged files become findings."""
 
     def __init__(self, folder: str, disk: Disk) -> None:
         super().__init__(folder, disk)
         self.damage: list[Finding] = []
 
     def holder(self) -> str | None:
-        """The process that has the store open."""
         with suppress(FileNotFoundError), self._disk.open(self._in("lock")) as file:
             if not file.lock():
                 return file.read(0, 100).decode(errors="replace").strip() or "another process"
@@ -305,7 +304,7 @@ class _Subfolder(Catalog):
         return super().entries()
 
     def _read(self, path: str) -> Any:
-        """Of a damaged file what can be told without it."""
+        """Defaults in place of a damaged file."""
         try:
             return super()._read(path)
         except StoreCorrupt as error:
@@ -317,13 +316,12 @@ class _Subfolder(Catalog):
         return {"first": 1} if path == self._in("store") else asdict(Entry(queue_of(os.path.basename(path))))
 
     def names(self, subfolder: str = "") -> list[str]:
-        """What is in it, or in one of its folders."""
+        """The files of the subfolder, or of a folder in it."""
         with suppress(FileNotFoundError):
             return sorted(self._disk.listdir(self._in(subfolder)))
         return []
 
     def size(self, subfolder: str, name: str) -> int:
-        """How long a file is."""
         with suppress(OSError), self._disk.open(os.path.join(self._in(subfolder), name)) as file:
             return file.size()
         return 0
@@ -336,8 +334,7 @@ def examine(
 
     >>> examine("data").sound
     """
-    if dialect not in DIALECTS:
-        raise InvalidArgument(f"dialect={dialect!r} is none of {', '.join(DIALECTS)}")
+    check_dialect(dialect)
     disk, folder = disk or SystemDisk(), os.fspath(folder)
     found: Examination[QueueExamination] = Examination(folder, SystemClock().now() if now is None else now)
     try:
@@ -388,7 +385,7 @@ def _look(
     dialect: Dialect,
     found: Examination[QueueExamination],
 ) -> QueueExamination:
-    """Examine one journal; again if what seems a problem may only have been in motion."""
+    """Examine one journal; of an open store again, if a problem may come from a concurrent write."""
     for _ in range(1 if found.holder is None else _LOOKS):
         name = queue_of(file) if known is None else known.name
         segments: list[Segment] = []
@@ -414,7 +411,7 @@ def _not_readable(error: OSError) -> Finding:
 
 
 def _opened(holder: str | None, subfolder: _Subfolder, files: list[str]) -> Iterator[Finding]:
-    """Whether the store is open, was closed, or never was one."""
+    """Whether the store is open, was closed or was never opened."""
     names = subfolder.names()
     if holder is not None:
         yield note(
@@ -437,7 +434,7 @@ def _opened(holder: str | None, subfolder: _Subfolder, files: list[str]) -> Iter
 
 
 def _leftovers(names: Iterable[str], files: list[str], deleted: set[str], folder: str) -> Iterator[Finding]:
-    """What a crash in the middle of rotating or packing left."""
+    """Files that a crash left during rotation or packing."""
     names = set(names)
     living = {name for file in files for name in replay_order(names, file)}
     doomed = {name for name in names for file in journals([name]) if file in deleted}
@@ -447,7 +444,7 @@ def _leftovers(names: Iterable[str], files: list[str], deleted: set[str], folder
         if journal != name:
             removed = "nothing: opening removes it" if journal in files else "remove it"
             yield note(f"{name} is a temporary file that a crash left, and never counted", removed, path)
-        elif journals([name]) and not _is_latest(name):
+        elif journals([name]) and "." in name:
             yield note(
                 f"{name} is dead: it was packed into a later file, before a crash",
                 "nothing: opening removes it",
@@ -460,7 +457,7 @@ def _leftovers(names: Iterable[str], files: list[str], deleted: set[str], folder
 
 
 def _unfinished(subfolder: _Subfolder, deleted: set[str]) -> Iterator[Finding]:
-    """What a crash in the middle of writing to the subfolder left."""
+    """Files that a crash left during a deletion or a write to the subfolder."""
     for file in sorted(deleted):
         entry = subfolder.entry(file)
         name = entry.name if entry else file
@@ -473,7 +470,7 @@ def _unfinished(subfolder: _Subfolder, deleted: set[str]) -> Iterator[Finding]:
 
 
 def _staged(subfolder: _Subfolder) -> Iterator[Finding]:
-    """Messages that were being loaded."""
+    """Loads that a crash interrupted."""
     for load in subfolder.names("staged"):
         if MANIFEST in subfolder.names(os.path.join("staged", load)):
             yield note(
@@ -485,7 +482,7 @@ def _staged(subfolder: _Subfolder) -> Iterator[Finding]:
 
 
 def _strangers(names: Iterable[str], files: set[str], strays: Container[str], folder: str) -> Iterator[Finding]:
-    """What is no journal."""
+    """Stray files."""
     for name in names:
         path = os.path.join(folder, name)
         journal = journals([name])
@@ -506,10 +503,6 @@ def _quarantine(subfolder: _Subfolder) -> Iterator[Finding]:
                 "look at them, and remove the file when no one needs it",
                 os.path.join(subfolder.path, "quarantine", name),
             )
-
-
-def _is_latest(name: str) -> bool:
-    return "." not in name
 
 
 __all__ = ["Examination", "Finding", "QueueExamination", "examine"]

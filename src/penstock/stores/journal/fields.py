@@ -1,4 +1,4 @@
-"""The small parts that records are made of: numbers, texts, lists and columns.
+"""The fields of records as bytes: numbers, texts, lists and columns.
 
 text        u32 length (2**32-1: None) and UTF-8
 list        u32 count and, if that is not 0, a column of integers
@@ -19,15 +19,15 @@ from typing import Any, NamedTuple
 Column = Sequence[int]
 U32 = struct.Struct("<I")
 U64 = struct.Struct("<Q")
-MOST = 2**31 // 22  # messages that can be in a group: an item is at least so long, and is opened
-LAST = 2**62  # no number of a message, a group or a batch, and no time, comes near it
+MOST = 2**31 // 22  # messages that fit into a group: an item and its entry have at least 22 bytes
+LAST = 2**62  # numbers of messages, groups and batches, and times, are far below it
 _CONSTANT, _STEPS, _LISTED = 0, 1, 2
 _NONE = 2**32 - 1
 _SHORT_LIST = struct.Struct("<IBQ")  # a list of one
 
 
 class Bodies(NamedTuple):
-    """Where the bodies of new messages are: one element per message in each column."""
+    """Where the bodies of new messages are: columns with one element per message."""
 
     offset: Column
     size: Column
@@ -35,7 +35,7 @@ class Bodies(NamedTuple):
 
 
 def encode_column(typecode: str, values: Column) -> bytes:
-    """A column that is not empty."""
+    """A column of integers, not empty."""
     column = values if isinstance(values, array) and values.typecode == typecode else array(typecode, values)
     first, last, count = column[0], column[-1], len(column)
     if first == last and column.tobytes() == column[:1].tobytes() * count:  # ten times as fast as count()
@@ -54,7 +54,7 @@ def encode_texts(texts: Sequence[str | None]) -> bytes:
 
 
 def encode_list(values: Sequence[int]) -> bytes:
-    """Numbers from 0 on."""
+    """A list of numbers that are not negative."""
     if len(values) == 1:
         return _SHORT_LIST.pack(1, 0, values[0])
     return U32.pack(len(values)) + (encode_column("Q", values) if values else b"")
@@ -69,14 +69,14 @@ def encode_text(text: str | None) -> bytes:
 
 
 def check_count(count: int, most: int) -> int:
-    """Refuse a number of elements that cannot be, before anything is made of it: a column may be very short."""
+    """Refuse an impossible number of elements before memory is allocated: a constant column has few bytes."""
     if not 0 <= count <= most:
-        raise ValueError(f"{count} of what can be {most} at most")
+        raise ValueError(f"{count} elements, of at most {most}")
     return count
 
 
 class Reader:
-    """Reads fields one after the other; a list has at most so many numbers. ValueError if one is impossible."""
+    """Reads fields one after the other; lists have at most `most` numbers. ValueError if a field is impossible."""
 
     __slots__ = ("data", "most", "offset")
 
@@ -86,31 +86,26 @@ class Reader:
         self.offset = 0
 
     def fields(self, form: struct.Struct) -> tuple[Any, ...]:
-        """The fields of a struct."""
         found = form.unpack_from(self.data, self.offset)
         self.offset += form.size
         return found
 
     def u8(self) -> int:
-        """A byte."""
         self.offset += 1
         return self.data[self.offset - 1]
 
     def u32(self) -> int:
-        """A number of 32 bits."""
         return int(self.fields(U32)[0])
 
     def u64(self) -> int:
-        """A number of 64 bits."""
         return int(self.fields(U64)[0])
 
     def raw(self, count: int) -> bytes:
-        """So many bytes; fewer at the end of the data."""
+        """Bytes as they are; fewer than `count` at the end of the data."""
         self.offset += count
         return bytes(self.data[self.offset - count : self.offset])
 
     def text(self) -> str | None:
-        """A text, or None."""
         length = self.u32()
         return None if length == _NONE else self.raw(length).decode()
 
@@ -119,12 +114,10 @@ class Reader:
         return self.text() or ""
 
     def numbers(self) -> list[int]:
-        """A list of numbers."""
         count = check_count(self.u32(), self.most)
         return self.column("Q", count).tolist() if count else []
 
     def column(self, typecode: str, count: int) -> "array[int]":
-        """A column of so many integers."""
         form = self.u8()
         if form == _LISTED:
             column = array(typecode)
@@ -143,7 +136,6 @@ class Reader:
         return array(typecode, range(first, first + step * count, step))
 
     def texts(self, count: int) -> "list[str | None]":
-        """A column of so many texts."""
         distinct = self.u32()
         texts = [None, *[self.text() for _ in range(distinct)]]
         return [texts[number] for number in self.column("I", count)]

@@ -1,4 +1,10 @@
-"""The files of one journal: rotation, and what a crash left of it."""
+"""The files of a queue's journal: their names, the order in which they are read, rotation and packing.
+
+cars            the latest file
+cars.904        rotated at that time
+cars.950.pack   replaces all files up to that time, which are dead
+cars~~951       temporary, ignored
+"""
 
 import operator
 import os
@@ -10,13 +16,12 @@ from functools import reduce
 from penstock.system.files import Disk, File
 from penstock.system.threads import Lock
 
-# DOC segments: """The files of a queue's journal: their names, and the order in which they are read.
-# DOC
-# DOC cars            the latest file
-# DOC cars.904        rotated away at that time
-# DOC cars.950.pack   what all files up to that time were packed into; they are dead, and it replaces them
-# DOC cars~~951       temporary, ignored
-# DOC """
+PACKED, ROTATED = 0, 1 << 23  # the first segment numbers of packed and of rotated files; a pack is read first
+PLACE_BITS = 40
+FILL = b"\x01"  # REMOVE, which does nothing to an empty queue
+FILLING = 256 << 10  # the most bytes that a file is filled ahead
+SECTOR = 512  # bytes that a disk writes whole, or not at all
+_OFFSET = (1 << PLACE_BITS) - 1
 
 
 def journals(names: Iterable[str]) -> list[str]:
@@ -32,12 +37,14 @@ def is_temporary(name: str, journal: str | None = None) -> bool:
 
 
 def replay_order(names: Iterable[str], journal: str) -> list[str]:
-    """The files of one journal in the order in which they are read; dead and temporary ones are left out."""
+    """The files of one journal in the order in which they are read, without dead and temporary ones."""
     pattern = re.compile(re.escape(journal) + r"\.([0-9]+)(\.pack)?", re.ASCII)
     rotated: dict[int, str] = {}
     packs: dict[int, str] = {}
     current = []
     for name in names:
+        if not name.startswith(journal):
+            continue  # a folder may have thousands of journals
         if name == journal:
             current = [name]
         elif matched := pattern.fullmatch(name):
@@ -48,22 +55,14 @@ def replay_order(names: Iterable[str], journal: str) -> list[str]:
     return first + [living[time] for time in sorted(living)] + current
 
 
-PACKED, ROTATED = 0, 1 << 23  # where the numbers of the two kinds of segments start; a pack is always the first
-PLACE_BITS = 40
-FILL = b"\x01"  # REMOVE: of a queue that is empty, so for every reader it is nothing
-FILLING = 256 << 10  # how far a file is filled ahead, at most
-SECTOR = 512  # bytes that a disk writes whole, or not at all
-_OFFSET = (1 << PLACE_BITS) - 1
-
-
 @dataclass(eq=False)
 class Segment:
-    """One file of a journal. Its number is for places in memory only."""
+    """One file of a journal. Its number is known in memory only: a place is the number and an offset."""
 
     number: int
     name: str
     file: File
-    size: int  # of what counts
+    size: int  # bytes of whole groups
 
     @property
     def base(self) -> int:
@@ -72,27 +71,27 @@ class Segment:
 
 
 def mode_of(segments: Sequence[Segment]) -> int:
-    """What a file may allow that has the content of these: no more than any of them does."""
+    """The mode of a file that gets the content of these: what all of them allow."""
     return reduce(operator.and_, [segment.file.status().mode for segment in segments], 0o666)
 
 
 def offset_of(place: int) -> int:
-    """Where in its segment a place is."""
+    """The offset of a place in its segment."""
     return place & _OFFSET
 
 
 def filling_end(end: int) -> int:
-    """Where the filling ends that follows a group: in the middle of a sector, and nowhere else up to there."""
+    """Where the filling after a group ends: always in the middle of a sector."""
     return (end + SECTOR // 2) // FILLING * FILLING + FILLING - SECTOR // 2
 
 
 def may_end_filling(place: int) -> bool:
-    """Whether a filling may end at this place of a file."""
+    """Whether a filling may end at this offset."""
     return (place + SECTOR // 2) % FILLING == 0
 
 
 class Listing:
-    """The files in a folder by journal: one look for all, and a new one when a journal is asked for again."""
+    """The files in a folder by journal. The folder is listed once, and again when a journal is asked for twice."""
 
     def __init__(self, folder: str, disk: Disk) -> None:
         self._folder = folder
@@ -108,7 +107,7 @@ class Listing:
             self._by_journal.setdefault(re.split("[.~]", name, maxsplit=1)[0], []).append(name)
 
     def of(self, journal: str) -> list[str]:
-        """The files that may belong to a journal, temporary and dead ones too."""
+        """The files of a journal, with temporary and dead ones."""
         if journal in self._asked:
             self._look()
         self._asked.add(journal)
@@ -116,10 +115,10 @@ class Listing:
 
 
 class SharedNames:
-    """The names in a folder that several journals share, synced by one thread at a time.
+    """Syncs the folder that several journals share, in one thread at a time.
 
-    After a sync that failed, the system may take names for durable that are not: a sync for another journal would
-    succeed without them.
+    After a sync that failed the system may take lost names for durable ones: a second sync would succeed without
+    them.
     """
 
     def __init__(self, folder: str, disk: Disk, lock: Lock) -> None:
@@ -129,7 +128,7 @@ class SharedNames:
         self._failure: OSError | None = None
 
     def sync(self) -> None:
-        """Make the names durable; after a failure never again."""
+        """Sync the folder; after a failure it only raises."""
         with self._lock:
             if self._failure is not None:
                 raise OSError(self._failure.errno, self._failure.strerror, self._folder)
@@ -150,11 +149,10 @@ class JournalFiles:
         self._names = names
 
     def path(self, name: str) -> str:
-        """Where one of the files is."""
         return os.path.join(self.folder, name)
 
     def rotated(self, stamp: int) -> str:
-        """The name of a file that was rotated away at that time."""
+        """The name of a file that is rotated at that time."""
         return f"{self.name}.{stamp}"
 
     def temporary(self, stamp: int) -> str:
@@ -173,7 +171,7 @@ class JournalFiles:
             self._names.sync()
 
     def tidy(self, names: list[str]) -> list[str]:
-        """Finish what a crash interrupted; the names in the order in which the files are read."""
+        """Finish a packing that a crash interrupted; the names in the order in which the files are read."""
         mine = [name for name in names if name.startswith(self.name)]
         for name in mine:
             if is_temporary(name, self.name):
@@ -189,16 +187,15 @@ class JournalFiles:
         return [packs[0].removesuffix(".pack"), *order[1:]]
 
     def finish_pack(self, pack: str, dead: list[str]) -> None:
-        """Remove what was packed, then give the packed file its lasting name."""
+        """Remove the files that were packed, then give the packed file its lasting name."""
         for name in dead:
             self.disk.unlink(os.path.join(self.folder, name))
-        # First the dead files must be gone for good: beside a file without .pack they would count again.
+        # The removal must be durable first: beside a file without .pack dead files would be read again.
         self.sync()
         self.disk.rename(os.path.join(self.folder, pack), os.path.join(self.folder, pack.removesuffix(".pack")))
         self.sync()
 
     def remove(self, names: list[str]) -> None:
-        """Remove every file of this journal."""
         for name in names:
             if is_temporary(name, self.name) or journals([name]) == [self.name]:
                 self.disk.unlink(os.path.join(self.folder, name))

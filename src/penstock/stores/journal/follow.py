@@ -1,9 +1,9 @@
 """Streams and followers of a journal store.
 
-A follower reads the messages that enter a queue, in order, from its files as they grow: also those that have been
-settled since. Files are pinned as soon as they are seen, and until they have been read, so that packing takes
-nothing from a follower. Messages that were packed away before are lost to it; numbers that are missing in a packed
-file say how many. Groups are numbered without gaps, so that files are read in their order and none is left out.
+A follower reads the messages that enter a queue, in order, from the journal's files as they grow, settled messages
+included. Files are pinned when they are first seen, and until they are read, so that packing takes nothing from a
+follower. Messages that were packed away before are lost to it: the numbers missing in a packed file are counted.
+Groups are numbered without gaps, so that files are read in order and none is left out.
 """
 
 import os
@@ -39,13 +39,13 @@ from penstock.system.processes import is_gone
 _TRIES = 100
 _PAUSE = 0.01  # seconds between two tries to see files that are just being renamed
 _PACKED = 0  # the number of groups in a packed file
-_READ_AHEAD = 4 << 20  # neighbours are read at once up to this
+_READ_AHEAD = 4 << 20  # bytes of an extent, about
 _COLUMNS = ("priority", "visible_at", "expires_at", "place", "size", "crc")
 
 
 @dataclass
 class Entries:
-    """Messages that have entered, by ascending number."""
+    """Messages that have entered, as columns in the order of their numbers."""
 
     seq: "array[int]" = field(default_factory=lambda: array("Q"))
     state: bytearray = field(default_factory=bytearray)
@@ -57,11 +57,11 @@ class Entries:
     crc: "array[int]" = field(default_factory=lambda: array("I"))
 
     def between(self, after: int, until: int) -> tuple[int, int]:
-        """Where those are from after one on until another: from, and before."""
+        """The rows of the messages after one number up to another: first, and past the last."""
         return bisect_right(self.seq, after), bisect_right(self.seq, until)
 
     def pages(self, after: int, until: int) -> list[tuple[int, Page]]:
-        """Those from after one on until another, as rows: one page for each stretch without gaps."""
+        """The messages after one number up to another, as pages: one for each run without gaps."""
         start, end = self.between(after, until)
         pages = []
         while start < end:
@@ -77,11 +77,11 @@ class Entries:
         return pages
 
     def _run(self, start: int, end: int) -> int:
-        """How many from there on are numbered one after the other."""
+        """How many rows from `start` on are numbered without gaps."""
         first, count = self.seq[start], end - start
         if self.seq[end - 1] - first == count - 1:
             return count
-        low, high = 1, count  # numbers only grow, so the first gap is found by halving
+        low, high = 1, count  # numbers ascend, so that bisection finds the first gap
         while low < high:
             middle = (low + high + 1) // 2
             if self.seq[start + middle - 1] - first == middle - 1:
@@ -91,7 +91,7 @@ class Entries:
         return low
 
     def forget(self, until: int) -> None:
-        """They were read."""
+        """Drop the messages up to a number."""
         count = bisect_right(self.seq, until)
         if count:
             del self.state[:count]
@@ -101,26 +101,26 @@ class Entries:
 
 @dataclass
 class _Source:
-    """A file of the journal."""
+    """A file of the journal, pinned and open."""
 
-    number: int  # that its places have
+    number: int  # in the places of its bodies
     name: str
     pinned: str
     file: File
     first_group: int
-    begins: int  # the number of the first message, if the journal begins here; else 0
-    offset: int = 0  # up to where it was read
-    last: int = 0  # the highest number in it, as far as it was read
-    before: int | None = None  # of a packed one: the group that comes after it, once that is known
+    begins: int  # the number of the first message, if the journal begins with this file; else 0
+    offset: int = 0  # where reading goes on
+    last: int = 0  # the highest message number that was read
+    before: int | None = None  # of a packed file: the number of the group after it, once that is known
 
     @property
     def is_packed(self) -> bool:
-        """Whether it is what packing has left of others."""
+        """Whether packing has made it."""
         return self.first_group == _PACKED
 
 
 class Follower:
-    """Follows one queue from after a number on. `owner` is the process that the pins are for."""
+    """Reads one queue's messages as they enter. The pins belong to the process `owner`."""
 
     def __init__(self, folder: str, queue: str, owner: int, disk: Disk | None = None) -> None:
         self.folder = folder
@@ -128,20 +128,20 @@ class Follower:
         self._disk = disk or ReadingDisk()
         self.pins = Pins(folder, owner, disk)
         self._numbers = 0
-        self._sources: list[_Source] = []  # not yet read to their ends
-        self._held: dict[int, _Source] = {}  # those by their inodes
-        self._read_before: dict[int, tuple[_Source, int, int]] = {}  # others: when they had changed, how long
+        self._sources: list[_Source] = []  # files that are not yet read to their ends
+        self._held: dict[int, _Source] = {}  # the same files by inode
+        self._read_before: dict[int, tuple[_Source, int, int]] = {}  # files that were read: change time and size
         self._expected: int | None = None  # the number of the next group
         self._at: _Source | None = None
         self.entries = Entries()
-        self.last = 0  # the highest number that was seen
-        self.begin = 0  # the number after which entries are there
-        self.lost: list[tuple[int, int]] = []  # numbers of messages that are gone, from and to
+        self.last = 0  # the highest message number that was seen
+        self.begin = 0  # entries have higher numbers than this
+        self.lost: list[tuple[int, int]] = []  # first and last numbers of messages that are gone
 
-    # What there is
+    # Positions in the journal
 
     def earliest(self) -> tuple[int, int]:
-        """The number before the first message that is still stored, and that below which some are not."""
+        """The number before the first stored message, and the number below which messages are missing."""
         self.look()
         entry = self._entry()
         first, below = (entry.first if entry is not None else 1), 0
@@ -153,7 +153,7 @@ class Follower:
         return first - 1, max(below, first)
 
     def entered_before(self, moment: int) -> tuple[int, int]:
-        """The number of the last message that entered before a time, and that below which some are not stored."""
+        """The number of the last message before a time, and the number below which messages are missing."""
         last, below = self.earliest()
         for source in self._sources:
             for at, numbers, places, _ in self._groups(source, 0):
@@ -183,7 +183,7 @@ class Follower:
         return 0 if entry is None else entry.first - 1
 
     def start(self, starting: str | int) -> tuple[int, int]:
-        """Where to begin, see Streams.start."""
+        """See Streams.start."""
         if isinstance(starting, int):
             after, gaps = self.entered_before(starting)
         else:
@@ -191,7 +191,7 @@ class Follower:
             after = self.latest() if starting == "latest" else after
         return after, max(gaps, after + 1)
 
-    # What has entered
+    # Messages that have entered
 
     def follow(self, after: int) -> None:
         """Follow from after this number on."""
@@ -199,7 +199,7 @@ class Follower:
         self.look()
 
     def ahead(self, after: int, gaps: int, rows: int, size: int, until: int) -> Ahead:
-        """Messages that have entered, see Streams.ahead."""
+        """See Streams.ahead."""
         self.forget(after)
         entries = self.entries
         if until:
@@ -214,7 +214,7 @@ class Follower:
         return Ahead(until, parts, self.lost_between(max(after + 1, gaps), until))
 
     def messages(self, after: int, until: int, limit: int) -> list[Message]:
-        """Some messages as they entered."""
+        """At most `limit` messages as they entered, after one number up to another."""
         self.fill(0, until)
         entries = self.entries
         start, end = entries.between(after, until)
@@ -230,7 +230,7 @@ class Follower:
         return fill(messages, bodies.read(list(self._extents(start, end)), self._queue, lambda: False))
 
     def _extents(self, start: int, end: int) -> Iterator[Extent]:
-        """Where the bodies of entries are, neighbours together."""
+        """The extents of the bodies of these rows."""
         entries = self.entries
         files = {each.number: each.file for each in self._sources}
         while start < end:
@@ -244,7 +244,7 @@ class Follower:
             start = stop
 
     def fill(self, count: int, until: int = 0) -> None:
-        """See to it that there are so many entries, and those up to a number, if so many have entered."""
+        """Read on until there are `count` entries and all up to a number, or no more have entered."""
         while len(self.entries.seq) < count or self.last < until:
             if not self._read_on():
                 self.look()
@@ -252,7 +252,7 @@ class Follower:
                     return
 
     def forget(self, until: int) -> None:
-        """All up to this number was read, and what it was in is needed no more."""
+        """Drop the messages up to a number, and the files that have no others."""
         self.begin = max(self.begin, until)
         self.entries.forget(until)
         self.lost = [each for each in self.lost if each[1] > until]
@@ -262,11 +262,11 @@ class Follower:
         self._drop_needless()
 
     def names(self) -> dict[int, tuple[str, str]]:
-        """Where the files are that entries are in: by the number that places have, the pin and the name."""
+        """Pin and name of each file, by the number in places."""
         return {each.number: (os.path.basename(each.pinned), each.name) for each in self._sources}
 
     def lost_between(self, first: int, last: int) -> Lost | None:
-        """What is gone of the messages with these numbers."""
+        """The lost messages with numbers from first to last."""
         clipped = [(max(start, first), min(end, last)) for start, end in self.lost]
         missing = [(start, end) for start, end in clipped if start <= end]
         if not missing:
@@ -274,12 +274,12 @@ class Follower:
         return Lost(missing[0][0], missing[-1][1], sum(end - start + 1 for start, end in missing))
 
     def held_back(self) -> int:
-        """Bytes of files that were packed away, and are there for this one alone."""
+        """Bytes of removed files that only this follower's pins keep."""
         found = [each.file.status() for each in self._sources]
         return sum(each.size for each in found if each.names == 1)
 
     def close(self) -> None:
-        """Let go of everything."""
+        """Close the files and drop the pins."""
         for source in self._sources:
             source.file.close()
         self._sources = []
@@ -288,7 +288,7 @@ class Follower:
     # Reading
 
     def _read_on(self) -> bool:
-        """Read the groups that are there, or begin with the next file; whether that was anything."""
+        """Read more groups of this file, or begin with the next file; False if there is neither."""
         source = self._at
         if source is None or source.offset >= source.file.size() or not self._read(source):
             following = self._next()
@@ -298,7 +298,7 @@ class Follower:
         return True
 
     def _read(self, source: _Source) -> bool:
-        """Read some groups; False if no whole one is there."""
+        """Read some groups; False if there is no whole one."""
         window = Window(source.file, source.file.size())
         read, limit = 0, len(self.entries.seq) + 100_000
         while len(self.entries.seq) < limit and (group := window.group(source.offset)) is not None:
@@ -318,7 +318,7 @@ class Follower:
             source.offset += group.length
             read += 1
         if read:
-            source.file.sync()  # else a crash could take what was read, and give its numbers to other messages
+            source.file.sync()  # else a crash could lose what was read, and other messages get these numbers
         return read > 0
 
     def _take_put(self, source: _Source, put: Put, bodies: Bodies, base: int) -> None:
@@ -357,13 +357,13 @@ class Follower:
             self.last = seq
 
     def _miss(self, first: int, last: int) -> None:
-        """These numbers are not there any more."""
+        """Count these numbers as lost."""
         if first <= last:
             self.lost.append((first, last))
             self.last = max(self.last, last)
 
     def _next(self) -> _Source | None:
-        """The file to go on with: the one that follows, or else the first that makes up for what was not seen."""
+        """The file to read next: the one with the expected group, else a packed or later one in its place."""
         waiting = [each for each in self._sources if each is not self._at and not each.offset]
         if self._expected is None:
             found = waiting[0] if waiting else None
@@ -378,13 +378,13 @@ class Follower:
         return found
 
     def _begins_later(self, source: _Source) -> bool:
-        """Whether the journal was emptied meanwhile, and begins with that file."""
+        """Whether the journal was emptied meanwhile and begins anew with this file."""
         return bool(source.begins) and source.first_group > (self._expected or 0)
 
     def _groups(
         self, source: _Source, offset: int
     ) -> Iterator[tuple[int | None, range, list[tuple[int, int]], int]]:
-        """When messages entered (None: each has its own time), their numbers, places, and where a pack ends."""
+        """Per record: when messages entered (None: see the bodies), numbers, places, next number after a pack."""
         window = Window(source.file, source.file.size())
         while (group := window.group(offset)) is not None:
             for item in decode_all(group.records):
@@ -417,16 +417,16 @@ class Follower:
         return found
 
     def look(self) -> None:
-        """Pin the files that are new, before they are packed, and let go of those that were read."""
+        """Pin new files, before they are packed, and drop those that were read."""
         journal = self._journal()
         for _ in range(_TRIES):
-            names = self._names(journal)
+            names = replay_order(self._disk.listfiles(self.folder), journal)
             try:
                 listed = [self._add(name) for name in names]
             except FileNotFoundError:  # renamed or packed away just now
                 rest(_PAUSE)
                 continue
-            if self._names(journal) == names:
+            if replay_order(self._disk.listfiles(self.folder), journal) == names:
                 for source, following in pairwise(listed):
                     if source is not None and source.is_packed and following is not None:
                         source.before = following.first_group
@@ -435,12 +435,8 @@ class Follower:
                 break
         self._drop_needless()
 
-    def _names(self, journal: str) -> list[str]:
-        names = [name for name in self._disk.listfiles(self.folder) if name.startswith(journal)]
-        return replay_order(names, journal)
-
     def _add(self, name: str) -> _Source | None:
-        """The file of that name; None if it has nothing yet."""
+        """The file of that name, pinned; None if it has no group yet."""
         path = os.path.join(self.folder, name)
         if (known := self._known(self._disk.status(path))) is not None:
             return known
@@ -462,14 +458,14 @@ class Follower:
         return source
 
     def _known(self, found: Status) -> _Source | None:
-        """A file that is there already, or was read; its inode may be another file's by now."""
+        """A file that was seen before. After it was dropped, its inode may be another file's."""
         if found.inode in self._held:
             return self._held[found.inode]
         source, changed, size = self._read_before.get(found.inode, (None, 0, 0))
         return source if (changed, size) == (found.changed, found.size) else None
 
     def _drop_needless(self) -> None:
-        """Let go of packed files that have nothing but what was read."""
+        """Drop packed files whose groups have all been read before they were packed."""
         for source in [each for each in self._sources if each is not self._at and not each.offset]:
             if source.is_packed and source.before is not None and source.before <= (self._expected or 0):
                 self._drop(source)
@@ -484,7 +480,7 @@ class Follower:
 
 
 class JournalStreams(LiveStreams[JournalStorage]):
-    """The streams of one store."""
+    """The streams of one journal store."""
 
     def __init__(
         self, folder: str, clock: Clock, find: Callable[[str], LiveQueue], upkeep: Mapping[str, Upkeep]
@@ -497,7 +493,7 @@ class JournalStreams(LiveStreams[JournalStorage]):
         self._folder = folder
 
     def read(self, queue: str, stream: str, batch: int, pins: str | None) -> BatchPlan:
-        """Where the messages of a batch are, with files pinned for a process."""
+        """The places of a batch's messages, with files pinned for a process."""
         for _ in range(_TRIES):
             pages, segments = self._reading(queue, stream, batch, lambda storage: storage.segments)
             used = sorted({place >> PLACE_BITS for _, page in pages for place in page.place if place})
@@ -508,10 +504,10 @@ class JournalStreams(LiveStreams[JournalStorage]):
         raise PenstockError(f"the files of queue {queue!r} change faster than they can be pinned: try again")
 
     def _pin(self, segments: Sequence[Segment], process: str | None) -> list[tuple[int, str, str]] | None:
-        """Pin files; None if one of them has another name by now."""
+        """Pin files; None if one of them was renamed meanwhile."""
         name, _, machine = (process or "").partition("@")
         if machine != boot() or is_gone(name):
-            return []  # of a process elsewhere nobody here sees when it ends
+            return []  # nobody here would notice the end of a process on another machine
         pins = Pins(self._folder, name)
         try:
             return [(each.number, each.name, pins.pin(os.path.join(self._folder, each.name))) for each in segments]
@@ -520,7 +516,7 @@ class JournalStreams(LiveStreams[JournalStorage]):
             return None
 
     def before_packing(self, queue: str) -> None:
-        """A queue's files are about to be packed: its followers hold them."""
+        """Let the followers of a queue pin its files, which are about to be packed."""
         self._feeds.look(queue)
 
     def _feed(self, queue: str) -> Follower:

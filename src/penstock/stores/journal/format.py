@@ -15,16 +15,24 @@ A journal is a sequence of entries, each an opcode byte and what follows it; int
     8 CONTINUE              as ADD_XID                                   dialect "2.x", as Kestrel 2.x has it
     9 REMOVE_TENTATIVE_XID  i32 xid                                      not in the document; Kestrel 2.1 and later
 
-An expiry of 0 is never. There is no header, checksum or padding; an empty file is a journal. The format is frozen:
-Kestrel's servers are out there. What Penstock adds rides inside it, see `groups.py`.
+An expiry of 0 is never. There is no header, checksum or padding; an empty file is a journal. The format is frozen,
+because Kestrel servers read it. What Penstock adds is inside of items, see `groups.py`.
 """
 
 import struct
 from collections.abc import Callable
 from typing import Literal, NamedTuple, TypeAlias
 
+from penstock.errors import InvalidArgument
+
 Dialect: TypeAlias = Literal["doc", "2.x"]
 DIALECTS: tuple[Dialect, ...] = ("doc", "2.x")
+
+
+def check_dialect(dialect: str) -> None:
+    """Refuse a dialect that does not exist."""
+    if dialect not in DIALECTS:
+        raise InvalidArgument(f"dialect={dialect!r} is none of {', '.join(DIALECTS)}")
 
 
 class Broken(ValueError):
@@ -86,7 +94,7 @@ class AddXid(NamedTuple):
 
 
 class StateDump(NamedTuple):
-    """Set the last used xid; so many ADD_XID follow. Dialect "doc"."""
+    """Set the last used xid; `following` entries ADD_XID follow. Dialect "doc"."""
 
     xid: int
     following: int
@@ -114,7 +122,7 @@ Entry: TypeAlias = (
 
 
 class _Layout(NamedTuple):
-    """What follows an opcode: numbers, and for an item its size, its times and its data."""
+    """The fields after an opcode: numbers and, of an item, size, times and data."""
 
     opcode: int
     kind: Callable[..., Entry]
@@ -168,7 +176,7 @@ def decode(data: bytes | memoryview, offset: int, dialect: Dialect = "doc") -> t
 
 
 def added(data: bytes, offset: int, dialect: Dialect) -> tuple[int, int] | None:
-    """Where an item ends that the entry at offset adds, by its size, and its add time; None: it adds none."""
+    """The end (by its size) and the add time of the item that the entry at offset adds; None: it adds none."""
     layout = _layout(data, offset, dialect)
     if layout.item is None:
         return None
@@ -183,7 +191,7 @@ def _layout(data: bytes | memoryview, offset: int, dialect: Dialect) -> _Layout:
 
 
 def _item(data: bytes | memoryview, offset: int, layout: _Layout) -> tuple[int, int, list[int]]:
-    """Where the data of an item starts and, by its size, ends, and its times."""
+    """The start and, by its size, the end of an item's data, and its times."""
     form = layout.item or _ITEM
     at = offset + 1 + layout.numbers.size
     size, *times = _unpack(form, data, offset, at)

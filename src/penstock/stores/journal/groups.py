@@ -1,17 +1,17 @@
-"""Commit groups: what one commit writes, as entries that any reader of Kestrel's format replays.
+"""Commit groups: the bytes of one commit, as entries that any reader of Kestrel's format replays.
 
-    SAVE_XID            so that numbering never depends on earlier bytes
+    SAVE_XID            xids do not depend on earlier bytes
     head, a control item: the magic, "h", u32 length of the group, u32 where its tail starts, u64 its number,
         u32 crc32 of the bytes so far
-    the messages and the ends of transactions, see bodies.py
+    bodies and the ends of transactions, see bodies.py
     tail, a control item: the magic, "t", the records of records.py, u32 crc32 of all bytes of the group before it
 
-A control item is ADDX followed by REMOVE: added and taken off at once. The tail's add time is the latest time
-that was recorded. A group counts only as a whole: its length and its checksum must be right. Groups are numbered
-without gaps, so that a lost one is noticed. What changes here gets a new letter, and the old one stays readable.
+A control item is ADDX followed by REMOVE: added and removed at once. The tail's add time is the latest recorded
+time. A group counts only as a whole: its length and its checksum must be right. Groups are numbered without gaps,
+so that a lost one is noticed. To change a control item, give it a new letter and keep reading the old one.
 
-The xid of a message of ours follows from its sequence number, so it needs no room anywhere. It is 32 bits, signed
-and never 0, and counts 1, 2, ... 2**31-1, -2**31, ... -1 and then 1 again. Two messages share one only if they are
+The xid of a message follows from its sequence number, and is not stored. It has 32 bits, is signed and never 0,
+and counts 1, 2, ... 2**31-1, -2**31, ... -1 and then 1 again. Two messages share one only if they are
 PERIOD numbers apart; a number whose xid is still open is left out.
 """
 
@@ -21,10 +21,10 @@ from typing import NamedTuple
 
 from zlib_ng.zlib_ng import crc32  # zlib's, with the processor's help: five to ten times as fast
 
-MAGIC = b"\x89PSTK\r\n\x1a"  # nothing that anyone would put by chance
+MAGIC = b"\x89PSTK\r\n\x1a"  # no payload begins with it by chance
 HEAD = struct.Struct("<Bi Biqq 8scIIQI B")
-_HEAD_ITEM = 16 + 8 + 1 + 4 + 4 + 8 + 4  # what the size field of the head says
-_HEAD_CRC = HEAD.size - 5  # where its checksum is
+_HEAD_ITEM = 16 + 8 + 1 + 4 + 4 + 8 + 4  # the size field of the head
+_HEAD_CRC = HEAD.size - 5  # the offset of its checksum
 TAIL = struct.Struct("<Biqq 8sc")
 END = struct.Struct("<IB")
 _SAVE_XID, _ADDX, _REMOVE = 4, 2, 1
@@ -33,11 +33,11 @@ OVERHEAD = HEAD.size + TAIL.size + END.size
 MAX_SIZE = 2**31 - 1
 PERIOD = 2**32 - 1  # numbers after which xids repeat
 _POLYNOMIAL = 0xEDB88320
-_ONE = 1 << 31  # the bits of a crc stand for powers of x, the lowest power first
+_ONE = 1 << 31  # the bits of a crc are powers of x, the lowest power first
 
 
 class Group(NamedTuple):
-    """A group that was found whole."""
+    """A whole group."""
 
     number: int
     at: int
@@ -46,7 +46,7 @@ class Group(NamedTuple):
 
 
 class Head(NamedTuple):
-    """What a group's beginning says of it."""
+    """The fields of a group's head."""
 
     length: int
     tail: int
@@ -54,14 +54,14 @@ class Head(NamedTuple):
 
 
 def seal(buffer: bytearray, records: bytes | bytearray, xid: int, number: int, at: int) -> None:
-    """Make a group of a buffer with HEAD_SIZE free bytes and then the group's entries."""
+    """Complete the group in a buffer that has HEAD_SIZE free bytes and then the group's entries."""
     buffer[: HEAD.size], tail, _ = ends(len(buffer), records, xid, number, at)
     buffer += tail
     buffer += END.pack(crc32(buffer), _REMOVE)
 
 
 def ends(tail: int, records: bytes | bytearray, xid: int, number: int, at: int) -> tuple[bytes, bytes, int]:
-    """The head and the tail, but for its end, of a group with so many bytes before that; the group's length."""
+    """The head, the tail without its end, and the length of a group whose tail starts at `tail`."""
     length = tail + TAIL.size + len(records) + END.size
     head = HEAD.pack(_SAVE_XID, xid, _ADDX, _HEAD_ITEM, at, 0, MAGIC, b"h", length, tail, number, 0, _REMOVE)
     return (
@@ -72,7 +72,7 @@ def ends(tail: int, records: bytes | bytearray, xid: int, number: int, at: int) 
 
 
 def end(crc: int) -> bytes:
-    """The end of a group with this checksum."""
+    """The last bytes of a group with this checksum."""
     return END.pack(crc, _REMOVE)
 
 
@@ -98,7 +98,7 @@ def head(data: bytes | memoryview, offset: int) -> Head | None:
 
 
 def is_sound(data: bytes, offset: int) -> bool:
-    """Whether the head at offset, of a group that is not whole, can itself be believed."""
+    """Whether the checksum of the head at offset is right."""
     crc, _ = END.unpack_from(data, offset + _HEAD_CRC)
     return crc32(data[offset : offset + _HEAD_CRC]) == int(crc)
 
@@ -118,7 +118,7 @@ def read(data: memoryview, offset: int, found: Head) -> Group | None:
 
 
 def next_head(data: bytes | memoryview, offset: int) -> int | None:
-    """Where the next group seems to start, at or after offset."""
+    """The offset of the next head, from `offset` on."""
     raw = bytes(data[offset:])
     at = raw.find(MAGIC + b"h")
     while at >= 0:
@@ -136,7 +136,7 @@ def xid_of(seq: int) -> int:
 
 
 def xid_before(seq: int) -> int:
-    """The last used xid that makes the next one that of this message."""
+    """The last used xid after which this message gets its own."""
     xid = (seq - 1) % PERIOD
     return xid if xid < 2**31 else xid - 2**32
 
@@ -147,8 +147,8 @@ def last_xid(next_seq: int) -> int:
 
 
 def joined(first: int, second: int, length: int) -> int:
-    """The crc32 of one thing and then another, from that of each and the length of the second."""
-    moved, power = first, 3  # a byte is 2**3 bits
+    """The crc32 of two byte strings joined, from the crc32 of each and the length of the second."""
+    moved, power = first, 3  # a byte has 2**3 bits
     while length:
         if length & 1:
             moved = _product(_x_to_2_to(power), moved)

@@ -1,9 +1,9 @@
-"""A snapshot of a queue's index, so that opening need not read the whole journal. Only ever a hint.
+"""The saved index of a queue, so that opening need not read the whole journal. It is only a hint.
 
     the magic, "i", u32 length and JSON (which files it stands for, how far), records as in records.py, u32 crc32
 
-It holds as long as the files it names are there, are as long as they were, and still end, as far as it goes, with
-the same bytes; what was written after it is replayed on top. In all other cases it is ignored.
+It is valid while the files that it names exist with at least their recorded size and, at that size, end with the
+recorded bytes. Later groups are replayed on top of it. An invalid index is ignored.
 """
 
 import json
@@ -41,7 +41,7 @@ _ENDING = 5  # bytes at the end of a group: its checksum and an opcode
 def write_index(
     disk: Disk, path: str, snapshot: StateSnapshot, segments: Sequence[Segment], next_group: int, at: int
 ) -> None:
-    """Write a snapshot. Not synced: a torn one has the wrong checksum."""
+    """Save an index. Not synced: a torn one has the wrong checksum."""
     files = [
         {"number": each.number, "name": each.name, "size": each.size, "ending": _ending(each, each.size)}
         for each in segments
@@ -58,7 +58,7 @@ def write_index(
 
 
 class SavedIndex:
-    """A snapshot that was read and is whole."""
+    """A saved index whose checksum is right."""
 
     def __init__(self, header: dict[str, Any], records: memoryview, size: int) -> None:
         self.files: list[dict[str, Any]] = header["files"]
@@ -67,7 +67,7 @@ class SavedIndex:
         self._records = records
 
     def holds(self, segments: Sequence[Segment]) -> bool:
-        """Whether it stands for the beginning of this journal."""
+        """Whether it is an index of the beginning of this journal."""
         if not 0 < len(self.files) <= len(segments) or not any(known["size"] for known in self.files):
             return False
         for number, (known, segment) in enumerate(zip(self.files, segments, strict=False), 1):
@@ -81,7 +81,7 @@ class SavedIndex:
         return True
 
     def number(self, segments: Sequence[Segment]) -> None:
-        """Give files the numbers that it knows them by, and those after them higher ones."""
+        """Give segments the numbers that they have in the index, and later ones higher numbers."""
         numbers = [each["number"] for each in self.files]
         following = max(ROTATED, numbers[-1]) + 1
         numbers += range(following, following + len(segments) - len(numbers))
@@ -89,7 +89,7 @@ class SavedIndex:
             segment.number = number
 
     def next_seq(self) -> int:
-        """The number of the next message when it was written; 0 if it does not say."""
+        """The number of the next message when the index was saved; 0 if it cannot be read."""
         try:
             rest = [item for item in decode_all(self._records, len(self._records)) if isinstance(item, RestImage)]
         except IMPOSSIBLE:
@@ -97,7 +97,7 @@ class SavedIndex:
         return rest[-1].snapshot.next_seq if rest else 0
 
     def load(self, state: State) -> int:
-        """Fill an empty state; which number the next group has."""
+        """Load an empty state; the number of the next group."""
         next_group = 1
         known = {each["number"]: each["size"] for each in self.files}
         try:
@@ -108,12 +108,12 @@ class SavedIndex:
                     next_group = load_image(state, item) or next_group
             state.streams.check()
         except IMPOSSIBLE as error:
-            raise impossible("the snapshot of an index", error) from error
+            raise impossible("a saved index", error) from error
         return next_group
 
 
 def read_index(disk: Disk, path: str) -> SavedIndex | None:
-    """The snapshot, if there is one that can be read and is whole."""
+    """The saved index, if it can be read and is whole."""
     data = b""
     with suppress(OSError), disk.open(path) as file:
         data = file.read(0, file.size())
@@ -130,12 +130,12 @@ def read_index(disk: Disk, path: str) -> SavedIndex | None:
         if named and all(type(number) is int and 0 <= number < LAST for number in [*numbers, header["at"]]):
             return SavedIndex(header, memoryview(data)[end:-4], len(data))
     except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
-        pass  # it is whole, and says what cannot be
+        pass  # its checksum is right, and its content impossible
     return None
 
 
 def _check_places(page: Page, known: dict[int, int]) -> None:
-    """Bodies lie in the files that it names."""
+    """Refuse bodies outside of the files that the index names."""
     if not {place >> PLACE_BITS for place in page.place} <= known.keys():
         raise ValueError("a message in no file")
     if max(page.size) > max(known.values()):

@@ -1,8 +1,8 @@
 """Kestrel's own view of a journal, and the adoption of entries that another program wrote.
 
 `replay` reads a folder by Kestrel's document alone, as any reader of the format does. Adoption replays the entries
-of a folder that Kestrel left, or of a journal of ours that it went on with, on top of our messages, which for
-Kestrel are open transactions. The result is written as a packed file of ours, which replaces all files before it.
+that another program wrote on top of our messages, which are open transactions for Kestrel. The result is written
+as a packed file, which replaces all files before it.
 """
 
 import os
@@ -13,7 +13,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from penstock.contract.names import checked
-from penstock.errors import InvalidArgument
 from penstock.rules import records
 from penstock.rules.rows import Page
 from penstock.rules.state import State
@@ -21,7 +20,6 @@ from penstock.stores.journal import packing
 from penstock.stores.journal.catalog import journal_of
 from penstock.stores.journal.files import JournalFiles, Segment, mode_of, replay_order
 from penstock.stores.journal.format import (
-    DIALECTS,
     Add,
     AddX,
     AddXid,
@@ -36,11 +34,12 @@ from penstock.stores.journal.format import (
     SaveXid,
     StateDump,
     Unremove,
+    check_dialect,
     decode,
     encode,
 )
 from penstock.stores.journal.groups import last_xid, xid_of
-from penstock.stores.journal.reading import Item, unpack_item
+from penstock.stores.journal.reading import Item, unpack_item, unsettled
 from penstock.system.files import Disk, SystemDisk
 
 _REMOVES = re.compile(rb"\x01+")
@@ -54,10 +53,9 @@ class Replay:
     open: dict[int, bytes] = field(default_factory=dict)  # payloads by xid
     last_xid: int = 0
     broken: tuple[str, int] | None = None  # the file and the offset of the first entry that cannot be read
-    _own_xids: deque[int | None] = field(default_factory=deque)  # of the queued items: the xid that ADD_XID gave
+    _own_xids: deque[int | None] = field(default_factory=deque)  # xids that ADD_XID gave to the queued items
 
     def apply(self, entry: Entry) -> None:
-        """Do what an entry says."""
         match entry:
             case Add(data=data) | AddX(data=data):
                 self._add(data)
@@ -101,7 +99,7 @@ class Replay:
 
 
 def next_xid(last: int, taken: dict[int, bytes]) -> int:
-    """The xid after the last one, around the 32 bits, that is neither 0 nor taken."""
+    """The next xid, with wrap-around at 32 bits, that is neither 0 nor taken."""
     while True:
         last = last + 1 if last < 2**31 - 1 else -(2**31)
         if last != 0 and last not in taken:
@@ -111,12 +109,11 @@ def next_xid(last: int, taken: dict[int, bytes]) -> int:
 def replay(
     folder: str | os.PathLike[str], queue: str = "", dialect: Dialect = "doc", disk: Disk | None = None
 ) -> Replay:
-    """What the journal of a queue says by the document alone. Changes nothing.
+    """Replay the journal of a queue by the document alone, without changing it.
 
     >>> replay("data", "jobs").queue
     """
-    if dialect not in DIALECTS:
-        raise InvalidArgument(f"dialect={dialect!r} is none of {', '.join(DIALECTS)}")
+    check_dialect(dialect)
     disk = disk or SystemDisk()
     state = Replay()
     journal = journal_of(os.fspath(folder), checked(queue), disk)
@@ -127,7 +124,7 @@ def replay(
         try:
             while offset < len(data):
                 if not state.queue and (filling := _REMOVES.match(data, offset)):
-                    offset = filling.end()  # removing from an empty queue does nothing, a million times
+                    offset = filling.end()  # a filling: REMOVE does nothing to an empty queue
                     continue
                 entry, offset = decode(data, offset, dialect)
                 state.apply(entry)
@@ -137,15 +134,15 @@ def replay(
 
 
 def replay_entries(state: State, entries: Sequence[Entry], now: int) -> dict[int, Item]:
-    """Let another's entries happen to a queue; where the bodies are of the messages that came with them."""
+    """Apply the entries of another program to a state; the items of the new messages, by number."""
     model = Replay(last_xid=last_xid(state.next_seq))
-    ours = {seq for name in ("delayed", "available", "in_flight", "failed") for seq in _listed(state, name)}
+    ours = unsettled(state)
     model.open = {xid_of(seq): seq.to_bytes(8, "little") for seq in ours}
     for entry in entries:
         model.apply(entry)
     left = [unpack_item(model.open[xid]) for xid in sorted(model.open)]
     left += [unpack_item(data) for data in model.queue]
-    state.advance(now)  # not before: what has expired was still there for Kestrel
+    state.advance(now)  # not earlier: Kestrel still has expired messages
     state.gone.clear()
     removed = [seq for seq in sorted(ours - {each for each in left if isinstance(each, int)}) if state.has(seq)]
     if removed:
@@ -155,7 +152,7 @@ def replay_entries(state: State, entries: Sequence[Entry], now: int) -> dict[int
         return {}
     first, count = state.next_seq, len(items)
     visible_at = [each.added if 0 < each.added <= now else now for each in items]
-    # Kestrel takes any expiry but 0 for a time, also one before 1970.
+    # For Kestrel any expiry but 0 is a time, even one before 1970.
     expires_at = [max(1, each.expiry) if each.expiry else 0 for each in items]
     state.replay(records.Put(now, first, [0] * count, visible_at, expires_at, {}))
     state.rows.place(first, [0] * count, [each.size for each in items], [0] * count)
@@ -171,7 +168,7 @@ def rewrite(
     now: int,
     dialect: Dialect,
 ) -> Segment:
-    """Replace all files of a journal by a packed one; crash-safe as packing is."""
+    """Replace all files of a journal by a packed one, with the crash-safe steps of packing."""
     disk = files.disk
     stamps = [files.stamp(each.name) for each in segments if each.name != files.name]
     stamp = max([now, *[each + 1 for each in stamps]])
@@ -205,10 +202,6 @@ def rewrite(
 
 
 def _body(item: Item, segments: dict[int, Segment], now: int) -> bytes:
-    """A stranger's item as a body of ours."""
+    """Another program's item as a body of ours."""
     payload = segments[item.segment].file.read(item.offset, item.size)
     return encode(AddX(item.added or now, item.expiry, payload)) + encode(RemoveTentative())
-
-
-def _listed(state: State, name: str) -> list[int]:
-    return state.listed(name, 0, state.size())

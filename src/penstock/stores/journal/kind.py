@@ -1,4 +1,4 @@
-"""Journal stores for the rest of the program."""
+"""The store kind `journal:DIR`: how to open, read, pack, examine and back up a journal store."""
 
 import os
 from collections.abc import Callable
@@ -10,7 +10,7 @@ from penstock.contract.kinds import Copy, Kind, Options, folder_has, names_in, s
 from penstock.contract.tables import Packer, Tables
 from penstock.errors import InvalidArgument, StoreLocked
 from penstock.stores.journal.catalog import Catalog
-from penstock.stores.journal.format import DIALECTS
+from penstock.stores.journal.format import check_dialect
 from penstock.stores.journal.store import JournalBackend, open_journal
 from penstock.stores.journal.strays import USUAL
 from penstock.system.clock import SystemClock
@@ -27,15 +27,14 @@ class JournalKind(Kind):
 
     def check(self, url: str, options: Options) -> None:
         super().check(url, options)
-        if options.dialect not in DIALECTS:
-            raise InvalidArgument(f"dialect={options.dialect!r} is none of {', '.join(DIALECTS)}")
+        check_dialect(options.dialect)
 
     def open(self, url: str, options: Options) -> JournalBackend:
         return self._open(folder_of(url), options, lambda: None)
 
     def open_owned(self, url: str, options: Options, locked: Callable[[], None]) -> JournalBackend:
         backend = self._open(self.meeting_folder(url), options, locked)
-        backend.keep_indexes()  # as owners that are killed one after the other would replay more and more
+        backend.keep_indexes()  # or owners that are killed one after the other replay more and more
         return backend
 
     def meeting_folder(self, url: str) -> str:
@@ -72,9 +71,6 @@ class JournalKind(Kind):
 
         return examine(split(url)[1])
 
-    def check_packs(self, url: str) -> None:
-        """Any store of this kind can be packed."""
-
     def backup(self, url: str, dest: str, verify: bool, progress: Callable[[int, int], object] | None) -> Copy:
         from penstock.stores.journal.backup import backup
 
@@ -92,7 +88,7 @@ class JournalKind(Kind):
 
 
 def folder_of(url: str) -> str:
-    """The folder of a journal store."""
+    """The folder in the URL of a journal store."""
     _, folder = split(url)
     if not folder:
         raise InvalidArgument("journal: without a folder; give journal:DIR, or just the folder")
@@ -103,7 +99,7 @@ def _is_of_store(entry: os.DirEntry[str]) -> bool:
     """Whether a file or folder belongs to a journal store."""
     if entry.name == ".penstock":
         return "queues" in names_in(entry.path)
-    # It may be Kestrel's; opening it tells.
+    # It may be a journal of Kestrel: opening the store decides.
     return entry.name not in USUAL and os.path.isfile(entry.path) and os.path.getsize(entry.path) > 0
 
 

@@ -1,7 +1,7 @@
-"""Loads into journal stores: Arrow rows to staged groups of a journal, by columns, and the commit of all of them.
+"""The loader of journal stores: stages Arrow rows as commit groups, by columns, and commits them all at once.
 
-The bodies of a batch are made in one go, ordered by queue, and cut up; groups are written when enough has come
-together. Whatever is wrong with a row is said before anything of its batch is staged.
+The bodies of a batch are made together, ordered by queue, and cut up; a group is written when its bodies are large
+enough. An invalid row is refused before anything of its batch is staged.
 """
 
 import os
@@ -40,7 +40,7 @@ _ITEM = np.dtype([("opcode", "u1"), ("size", "<i4"), ("added", "<i8"), ("expiry"
 
 
 class _Chunk(NamedTuple):
-    """Bodies of one queue that lie one after the other, and their columns."""
+    """Consecutive bodies of one queue, and their columns."""
 
     content: bytes | memoryview
     columns: dict[str, Column]
@@ -57,13 +57,13 @@ class JournalLoader:
         view = StoreSnapshot(self._folder, ReadingDisk(), SystemClock().now())
         self._queues = {**target.create, **view.settings()}
         if target.queue is not None and names.checked(target.queue) not in self._queues:
-            view.settings(target.queue)  # says that there is none
+            view.settings(target.queue)  # raises QueueNotFound
         self._load = staging.new_name(owner)
         disk = SystemDisk()
         self.repeated = has_run(disk, Catalog(self._folder, disk), target.run)
         if not self.repeated and not target.streams:
             if KIND.is_held(target.store):
-                opened(target.store).close()  # or says, before the work begins, that it is not shared
+                opened(target.store).close()  # raises, before the work begins, if the store is not shared
             make_folder(disk, self._folder, self._load)
 
     def stage(self, batches: Iterable[pa.RecordBatch], partition: int, attempt: int) -> Staged:
@@ -92,7 +92,7 @@ class JournalLoader:
             store.run(TakeIn(load, pieces, target.create, target.run, None if batch is None else batch()))
 
     def abort(self, staged: Sequence[Staged]) -> None:
-        begun = set() if self._target.streams else {self._load}  # tasks of a stream had a loader of their own
+        begun = set() if self._target.streams else {self._load}  # tasks of a stream have loaders of their own
         for load in begun | {each.load for each in staged}:
             folder = staging.folder_of(self._folder, load)
             if not os.path.exists(os.path.join(folder, staging.MANIFEST)):
@@ -100,7 +100,7 @@ class JournalLoader:
 
 
 class Stager(RowStager):
-    """Stages the rows of one task as groups."""
+    """Stages the rows of one task as commit groups."""
 
     _at_once, _enough, _most = 32 << 20, GROUP, 64 << 20
 
@@ -118,7 +118,7 @@ class Stager(RowStager):
         self._now = now
 
     def finish(self) -> list[Piece]:
-        """Stage what waits; everything is durable then."""
+        """Stage the last rows and sync; the pieces."""
         self._take_all()
         self._part.close()
         return self._part.pieces
@@ -145,7 +145,7 @@ class Stager(RowStager):
             chunk = _Chunk(
                 body
                 if len(body) > len(content) // 2
-                else bytes(body),  # few must not hold all that came with them
+                else bytes(body),  # a copy: a small view would keep the whole content in memory
                 {name: column[part] for name, column in columns.items()},
                 restored and {name: values[part] for name, values in restored.items()},
             )
@@ -173,7 +173,7 @@ class Stager(RowStager):
             highest=int(column["priority"].max()),
         )
 
-    # What rows say, beside what every write checks
+    # Columns of rows
 
     def _columns(self, rows: pa.RecordBatch, payload: pa.Array, number: Column) -> dict[str, Column]:
         kept = np.array(
@@ -183,13 +183,13 @@ class Stager(RowStager):
             "length": self._lengths(payload, number),
             "priority": self._priorities(rows, number),
             "visible_at": self._times(rows, "visible_at", self._now),
-            # Where messages are restored, NULL says that one never expires.
+            # Of restored messages NULL means that they never expire.
             "expires_at": self._times(rows, "expires_at", 0 if self._restore else kept[number]),
             "received_at": self._times(rows, "received_at", self._now),
         }
 
     def _ends(self, rows: pa.RecordBatch, columns: dict[str, Column], done: Column) -> bytes | list[bytes]:
-        """What follows each payload: one byte, and for rows with headers or a time of their own more."""
+        """The bytes after each payload: an opcode and, of rows with headers or created_at, their meta."""
         names = rows.schema.names
         headers = rows["headers"].to_pylist() if "headers" in names else None
         created_at = self._times(rows, "created_at", -1) if "created_at" in names else None

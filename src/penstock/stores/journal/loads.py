@@ -1,12 +1,12 @@
-"""Loads: many messages, staged beside the journals of a store, that take effect all at once.
+"""Loads: many messages, staged beside the journals of a store, that are committed all at once.
 
 1. The sender stages groups of messages in files (staging.py), and syncs them.
 2. The store checks the rules of each queue, and reserves space and places.
-3. The manifest is written: from here on the load counts. A crash after it is made good when the store is opened.
-4. Each queue takes its messages in: few join the open group, many come as files of their own. Its journal then
-   shows the name of the load, so that none arrive twice.
-5. The manifest goes; that of a load with a name (a run of a job) is kept, so that the run takes effect once. Of a
-   streaming sink the last batch is kept, so that one that Spark writes again takes effect once:
+3. The manifest is written: this commits the load. After a crash recovery goes on with step 4.
+4. Each queue gets its messages: few join the open group, many come as files of their own. Its journal then has the
+   name of the load, so that no message arrives twice.
+5. The manifest is removed. That of a named load (a run of a job) is kept, so that the run is committed once. Of a
+   streaming sink the last batch is kept, so that a batch that Spark writes again is committed once:
 
     .penstock/loads/RUN     the manifest
     .penstock/sinks/SINK    a line of JSON (the sink, the query, the batch) and a line with its crc32
@@ -48,35 +48,35 @@ if TYPE_CHECKING:
 
 
 SINKS, RUNS = "sinks", "loads"
-_WHOLE = 4 << 20  # bytes of a queue's messages from which on they come as files, if a segment is not smaller
+_WHOLE = 4 << 20  # bytes of a queue's messages from which on they come as files; a smaller segment size wins
 _COPY = 4 << 20
 _LONGEST = 200  # bytes of a file name
-_OWN = "queue-"  # how the names of files begin that a queue does not share
+_OWN = "queue-"  # prefix of files with messages of one queue
 
 
 def has_landed(disk: Disk, catalog: Catalog, landing: SinkCommit) -> bool:
-    """Whether a batch has landed before; StreamMismatch if it is of another query, whose numbers start anew."""
+    """Whether a batch was committed before; StreamMismatch if it is of another query, whose numbers start anew."""
     path = _path(catalog, SINKS, landing.sink)
     return disk.exists(path) and is_repeated(landing, SinkCommit(*read_line(disk, path)))
 
 
 def _path(catalog: Catalog, folder: str, name: str) -> str:
-    """Where a sink or a run of that name is remembered."""
+    """The path of the file of a sink or a run."""
     file = names.file_name(name)
-    if len(file.encode()) > _LONGEST:  # no other name has a % that no two digits follow
+    if len(file.encode()) > _LONGEST:  # `%_` is in no encoded name
         file = f"{file[:30]}%_{hashlib.sha256(name.encode()).hexdigest()}"
     return os.path.join(catalog.path, folder, file)
 
 
 @dataclass
 class Load:
-    """A load: what was staged, and the queues that it makes if they are not there."""
+    """A load: its staged pieces, and the queues that it creates if they are missing."""
 
     name: str
     pieces: list[Piece]
     queues: dict[str, Settings] = field(default_factory=dict)
-    run: str | None = None  # takes effect once under this name
-    sink: SinkCommit | None = None  # or once as this batch of a stream
+    run: str | None = None  # is committed once under this name
+    sink: SinkCommit | None = None  # or once as this batch of a sink
 
     def by_queue(self) -> dict[str, list[Piece]]:
         """The pieces of each queue, in the order in which they were staged."""
@@ -85,9 +85,16 @@ class Load:
             found.setdefault(piece.queue, []).append(piece)
         return found
 
+    def brought(self) -> list[Brought]:
+        """Messages and bytes of each queue."""
+        return [
+            Brought(queue, sum(piece.messages for piece in pieces), sum(piece.payloads for piece in pieces))
+            for queue, pieces in sorted(self.by_queue().items())
+        ]
+
 
 class StagedFile(NamedTuple):
-    """A file with groups of one queue and nothing else."""
+    """A staged file with groups of one queue."""
 
     folder: str
     name: str
@@ -95,7 +102,7 @@ class StagedFile(NamedTuple):
 
 
 class Loads:
-    """Takes loads into the queues of one store."""
+    """Commits loads into the queues of one store."""
 
     def __init__(
         self,
@@ -113,16 +120,10 @@ class Loads:
         self._upkeep = upkeep
         self._create = create
         self._whole = min(_WHOLE, segment_size)
-        self._landing = threading.Lock()  # one batch of a stream after the other
-
-    def begin(self) -> str:
-        """A place for a load that this process stages."""
-        load = staging.new_name(os.getpid())
-        make_folder(self._disk, self._store, load)
-        return load
+        self._landing = threading.Lock()  # batches of sinks are committed one by one
 
     def take_in(self, load: Load) -> bool:
-        """Let a load take effect, all of it or nothing; False: its run has taken effect before."""
+        """Commit a load, all of it or nothing; False: its run or batch was committed before."""
         folder = staging.folder_of(self._store, load.name)
         with self._landing if load.sink is not None else nullcontext():
             return self._take_in(folder, load)
@@ -140,7 +141,7 @@ class Loads:
             load = self._begin_to_count(folder, load)
             try:
                 self._finish(folder, load, {})
-            except DiskFull as error:  # too late: opening has to finish it
+            except DiskFull as error:  # the load is committed: recovery has to finish it
                 raise OSError(errno.ENOSPC, str(error)) from error
         return True
 
@@ -155,16 +156,15 @@ class Loads:
             elif staging.is_abandoned(name):
                 remove_folder(self._disk, folder)
 
-    # Before it counts
+    # Before the commit
 
     def _begin_to_count(self, folder: str, load: Load) -> Load:
-        """Write the manifest; if there is no space for it, everything is as it was before."""
+        """Write the manifest, which commits the load; DiskFull changes nothing."""
         path = os.path.join(folder, MANIFEST)
         try:
             load = replace(load, pieces=self._own_files(folder, load))
             self._disk.sync_folder(folder)
             write_line(self._disk, path, asdict(load))
-            self._disk.sync_folder(folder)
         except OSError as error:
             if not is_full(error) or self._disk.exists(path):
                 raise
@@ -175,12 +175,12 @@ class Loads:
         return load
 
     def _expect(self, queue: str, pieces: Sequence[Piece], load: Load, done: ExitStack) -> None:
-        """Check the rules of a queue, and keep it from being deleted or packed until the load is there."""
+        """Check the rules of a queue, reserve space, and block deletion and packing until `done` is closed."""
         count = sum(piece.messages for piece in pieces)
         waiting = sum(piece.messages for piece in pieces if not piece.done)
         longest = max(piece.longest for piece in pieces)
         lowest, highest = min(piece.lowest for piece in pieces), max(piece.highest for piece in pieces)
-        if queue in load.queues and queue not in self._upkeep:  # it will be made
+        if queue in load.queues and queue not in self._upkeep:  # the load creates it
             Ledger(queue, load.queues[queue]).expect(count, longest, lowest, highest, waiting, 0)
             return
         upkeep = self._upkeep.get(queue)
@@ -204,7 +204,7 @@ class Loads:
         done.callback(expect_no_more)
 
     def _own_files(self, folder: str, load: Load) -> list[Piece]:
-        """The pieces, with those of large queues in files that no other queue shares."""
+        """The pieces, with those of large queues copied to files that no other queue shares."""
         shared = {file for file, queues in _queues_of_files(load.pieces).items() if len(queues) > 1}
         kept: list[Piece] = []
         for pieces in load.by_queue().values():
@@ -231,24 +231,22 @@ class Loads:
             target.sync()
         return copies
 
-    # From when it counts
+    # After the commit
 
     def _finish(self, folder: str, load: Load, arrived: dict[str, set[str]]) -> None:
-        """Take in what has not arrived, and forget the manifest."""
+        """Let the messages arrive that have not yet, and remove the manifest."""
         for queue, settings in load.queues.items():
             if queue not in self._upkeep:
-                with suppress(QueueExists):  # just now
+                with suppress(QueueExists):  # created meanwhile
                     self._create(queue, settings)
         for queue, pieces in load.by_queue().items():
             upkeep = self._upkeep.get(queue)
-            if upkeep is not None:  # else it was deleted since
-                with suppress(QueueNotFound):  # or is made by this load, and deleted just now
+            if upkeep is not None:  # else the queue was deleted meanwhile
+                with suppress(QueueNotFound):  # created by this load, and deleted meanwhile
                     self._arrive(folder, load.name, queue, upkeep.storage, pieces, arrived.get(queue, set()))
         manifest = os.path.join(folder, MANIFEST)
         if load.sink is not None:
-            path = self._begin_to_remember(SINKS, load.sink.sink)
-            write_line(self._disk, path, list(load.sink))
-            self._disk.sync_folder(os.path.dirname(path))
+            write_line(self._disk, self._begin_to_remember(SINKS, load.sink.sink), list(load.sink))
         if load.run is not None:
             path = self._begin_to_remember(RUNS, load.run)
             if self._disk.exists(manifest):
@@ -260,7 +258,7 @@ class Loads:
         remove_folder(self._disk, folder)
 
     def _begin_to_remember(self, folder: str, name: str) -> str:
-        """Where the file of a sink or a run goes, in a folder that is there for good."""
+        """The path for the file of a sink or a run, in a folder that is made durably."""
         self._catalog.make(folder)
         return _path(self._catalog, folder, name)
 
@@ -295,7 +293,7 @@ class Loads:
             storage.commits.lead(install)
 
     def _has_arrived(self, staged: StagedFile, arrived: set[str]) -> bool:
-        """Whether a file has its new name; if the machine stopped just then, it may have the old one too."""
+        """Whether a staged file is part of the journal. After a crash of the machine it may have both names."""
         path = os.path.join(staged.folder, staged.name)
         if not self._disk.exists(path):
             return True
@@ -311,7 +309,7 @@ class Loads:
 
 
 def make_folder(disk: Disk, store: str, load: str) -> str:
-    """Make the folder for a load, durably."""
+    """Make the folder of a load durably."""
     folder = staging.folder_of(store, load)
     above = os.path.dirname(folder)
     if not disk.exists(above):
@@ -324,18 +322,18 @@ def make_folder(disk: Disk, store: str, load: str) -> str:
 
 
 def has_run(disk: Disk, catalog: Catalog, run: str | None) -> bool:
-    """Whether a run of that name has taken effect."""
+    """Whether a run of that name was committed."""
     return run is not None and disk.exists(_path(catalog, RUNS, run))
 
 
 def read_run(disk: Disk, catalog: Catalog, run: str) -> Load | None:
-    """What a run of that name has brought, if it has taken effect."""
+    """The load of a run, if it was committed."""
     path = _path(catalog, RUNS, run)
     return _parse(path, disk) if disk.exists(path) else None
 
 
 def forget_runs(disk: Disk, catalog: Catalog, before: int) -> None:
-    """Forget loads of the store's owner that were begun before that time, and given no other name."""
+    """Remove the manifests of unnamed loads that the store's owner began before that time."""
     folder = os.path.join(catalog.path, RUNS)
     for file in disk.listdir(folder) if disk.exists(folder) else []:
         began = began_at(file.replace("%2E", "."))
@@ -360,7 +358,7 @@ def _parse(path: str, disk: Disk) -> Load:
 
 
 def _append(storage: JournalStorage, load: str, staged: Sequence[tuple[Piece, File]], now: int) -> None:
-    """Let staged messages join the open group, which is committed as a whole."""
+    """Add staged messages to the open group, which is committed as a whole."""
     state = storage.state
     storage.reservation.skip_open_xids(sum(piece.messages for piece, _ in staged))
     records = bytearray(encode_load(load))
@@ -377,7 +375,7 @@ def _append(storage: JournalStorage, load: str, staged: Sequence[tuple[Piece, Fi
 
 
 def _install(storage: JournalStorage, staged: Sequence[StagedFile], now: int) -> None:
-    """Let staged files follow those of the journal; called by the thread that leads its commits."""
+    """Append staged files to the journal; called by the thread that leads its commits."""
     state, files, disk = storage.state, storage.files, storage.files.disk
     storage.reservation.skip_open_xids(sum(piece.messages for each in staged for piece in each.pieces))
     number = storage.leave_file()
@@ -401,14 +399,14 @@ def _install(storage: JournalStorage, staged: Sequence[StagedFile], now: int) ->
 
 
 def _move(disk: Disk, source: str, target: str) -> None:
-    """Durably; if the machine stops, the file may have both names, never none."""
+    """Move a file durably; after a crash of the machine it has one name or both."""
     disk.rename(source, target)
     disk.sync_folder(os.path.dirname(target))
     disk.sync_folder(os.path.dirname(source))
 
 
 def _arrive(state: State, records: list[Recorded], base: int) -> list[Recorded]:
-    """Staged records take effect; offsets of bodies count from base. The records."""
+    """Apply staged records, whose bodies are at offsets from base; returns the records."""
     for record, bodies in records:
         state.replay(record)
         if isinstance(record, Put) and bodies is not None:
@@ -417,7 +415,7 @@ def _arrive(state: State, records: list[Recorded], base: int) -> list[Recorded]:
 
 
 class JournalPart:
-    """What one sender has sent: a file of groups."""
+    """The messages of one sender of a load: a file of groups."""
 
     def __init__(self, file: Part, ballast: Ballast) -> None:
         self.file = file
@@ -443,7 +441,7 @@ class JournalPart:
 
 
 class JournalDepot:
-    """Loads that are staged beside the journals."""
+    """Stages loads, which arrive over HTTP, beside the journals."""
 
     def __init__(
         self,
@@ -494,13 +492,7 @@ class JournalDepot:
 
     def taken(self, run: str) -> Taken | None:
         taken = read_run(self._disk, self._catalog, run)
-        if taken is None:
-            return None
-        brought = [
-            Brought(queue, sum(piece.messages for piece in pieces), sum(piece.payloads for piece in pieces))
-            for queue, pieces in sorted(taken.by_queue().items())
-        ]
-        return Taken(taken.name, brought)
+        return None if taken is None else Taken(taken.name, taken.brought())
 
     def drop(self, load: str) -> None:
         remove_folder(self._disk, self._folder(load))

@@ -1,4 +1,4 @@
-"""Journals of many queues packed at once: tasks build packed files, and the owner puts them in place."""
+"""Packing many journals with Spark: tasks build packed files, and the store's owner swaps them in."""
 
 import os
 from collections.abc import Iterable, Iterator, Sequence
@@ -23,23 +23,23 @@ from penstock.stores.owner_operations import Pack, Stored
 from penstock.system.clock import SystemClock
 from penstock.system.files import Disk, File, ReadingDisk, SystemDisk
 
-_MESSAGES = 2_000_000  # in one round: their index goes to tasks, and where they are comes back
-_BYTES = 4 << 30  # of journals in one round: while it lasts, they may take their space twice
+_MESSAGES = 2_000_000  # in one round: tasks are sent their index, and send back their places
+_BYTES = 4 << 30  # of journals in one round, which may take their space twice meanwhile
 
 
 class Surveyed(NamedTuple):
-    """A queue's journal as it lies there."""
+    """Sizes of a queue's journal."""
 
     queue: str
     bytes: int
-    packed: int  # bytes that packing would leave, about
-    expired: int = 0  # messages whose expires_at has passed, and that are still in the files
-    done: int = 0  # done messages that were listed as long as keep_done says, and are still in the files
-    let_go: int = 0  # bytes that both take in the files
+    packed: int  # bytes after packing, about
+    expired: int = 0  # expired messages that are still in the files
+    done: int = 0  # done messages past keep_done that are still in the files
+    let_go: int = 0  # bytes of both
 
 
 class JournalPacker:
-    """Packs journals: writes what is still there anew, and frees the rest."""
+    """Packs journals: the messages that still exist are written anew."""
 
     note = ""
 
@@ -60,7 +60,7 @@ class JournalPacker:
         else:
             store, engine = tasks.open(url)
             with closing(store):
-                store.run(Queues())  # lets time have passed
+                store.run(Queues())  # ends retentions that are over
                 surveyed = survey_queues(tasks, folder_of(url), (), let_go=True)
                 due = [each.queue for each in surveyed if each.expired or each.done]
                 packed = pack_queues(tasks, store, engine, due)
@@ -74,9 +74,9 @@ class JournalPacker:
 
 
 def pack_queues(tasks: Tasks, store: Store, engine: Any, queues: Iterable[str]) -> list[Packed]:
-    """Pack these queues of an open store; what cannot be packed is raised after all others were.
+    """Pack these queues of an open store; the first error is raised after all other queues are packed.
 
-    If another process owns the store, that one packs, queue by queue: only it may take files away.
+    If another process owns the store, that one packs, queue by queue: only the owner may remove files.
     """
     packed: list[Packed] = []
     problems: list[PenstockError] = []
@@ -99,12 +99,12 @@ def pack_queues(tasks: Tasks, store: Store, engine: Any, queues: Iterable[str]) 
 def _pack_together(
     tasks: Tasks, engine: JournalBackend, together: list[str], alone: list[str], problems: list[PenstockError]
 ) -> list[Packed]:
-    """Pack a round of queues by tasks; those for which there is no space at once are left alone."""
+    """Pack a round of queues by tasks; queues for which the disk is too full are appended to `alone`."""
     with Round(engine, together) as packing:
         orders = packing.begin()
         answers = tasks.run(build, orders, [order.size for order in orders], "packing")
         for journal, answer in sorted(answers, key=lambda each: each[0]):
-            if isinstance(answer, DiskFull):  # there may be space for one where there is none for many
+            if isinstance(answer, DiskFull):  # one packed file may fit where many do not
                 alone.append(packing.queue(journal))
             elif isinstance(answer, PenstockError):
                 problems.append(type(answer)(f"queue {packing.queue(journal)!r}: {answer}"))
@@ -112,13 +112,13 @@ def _pack_together(
 
 
 def _rounds(engine: JournalBackend, queues: Iterable[str]) -> Iterator[tuple[list[str], list[str]]]:
-    """The queues in parts: those that are packed at once, then those that are too large to be sent to a task."""
+    """Rounds of queues that tasks pack together, and queues that the owner packs alone."""
     together: list[str] = []
     alone: list[str] = []
     messages = size = 0
     for queue in queues:
         count, stored = sum(engine.run(Counts(queue)).values()), engine.stored(queue)
-        if count > _MESSAGES or not engine.shrinks(queue):  # which is then left as it is
+        if count > _MESSAGES or not engine.shrinks(queue):  # the owner leaves those as they are
             alone.append(queue)
             continue
         if together and (messages + count > _MESSAGES or size + stored > _BYTES):
@@ -136,7 +136,7 @@ def build(orders: list[Order], attempt: int) -> Iterator[tuple[str, Result | Pen
 
 
 def survey_queues(tasks: Tasks, folder: str, queues: Sequence[str], let_go: bool = False) -> list[Surveyed]:
-    """Look at queues, by default at all, by name: by tasks, without the store's lock."""
+    """Survey queues, by default all, with tasks and without the store's lock; sorted by name."""
     now = SystemClock().now()
     store = StoreSnapshot(folder, ReadingDisk(), now)
     chosen = [name for queue in queues for name in store.settings(queue)] or list(store.settings())
@@ -156,7 +156,7 @@ def _survey(
 
 
 def _sizes(folder: str) -> dict[str, int]:
-    """Bytes of all journals: how long tasks will take, about."""
+    """Bytes of each journal, by which work is spread over tasks."""
     sizes: dict[str, int] = {}
     with os.scandir(folder) as found:
         for each in found:
@@ -169,7 +169,7 @@ def _sizes(folder: str) -> dict[str, int]:
 
 
 def _witnessed(name: str, settings: Settings) -> Ledger:
-    """A ledger that counts what time takes from it."""
+    """A ledger that counts messages that expire, or pass keep_done."""
     ledger = Ledger(name, settings)
     ledger.state.witness = Witness()
     return ledger
@@ -178,12 +178,12 @@ def _witnessed(name: str, settings: Settings) -> Ledger:
 def survey(
     folder: str, queues: Iterable[str], disk: Disk, now: int, let_go: bool = False
 ) -> Iterator[tuple[str, Surveyed | PenstockError]]:
-    """Look at queues as of now; or why that cannot be. Those that are deleted by then are left out.
+    """Survey queues, without deleted ones: sizes, or the error of a queue that cannot be read.
 
-    With `let_go` journals are read from their beginning, and messages that time has let go are counted.
+    With `let_go` journals are read from their beginning, to count messages that expired or passed keep_done.
     """
     store = StoreSnapshot(folder, disk, now, _witnessed if let_go else None)
-    store.settings()  # of all queues, so that none is looked for by itself
+    store.settings()  # reads all entries once, instead of one by one
     for queue in queues:
         try:
             surveyed = _look(store, queue, disk)

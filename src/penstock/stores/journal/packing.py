@@ -1,14 +1,14 @@
-"""Packing: all files of a journal but the latest become one, with what is still there and nothing else.
+"""Packing: all files of a journal but the latest become one, with the messages that still exist.
 
-1. Begin a new file, and freeze the state as it is between the two.
-2. Write the snapshot, with the bodies that are still there, to a temporary file, and sync it.
-3. Rename it to NAME.TIME.pack: from here on it counts, and every file up to that time is dead, by Kestrel's rule.
+1. Begin a new file, and take a snapshot of the state between the two.
+2. Write the snapshot, with the bodies of its messages, to a temporary file, and sync it.
+3. Rename it to NAME.TIME.pack: this is the commit. By Kestrel's rule every file up to that time is dead now.
 4. Read bodies from it; remove the dead files; rename it to NAME.TIME.
 
-Traffic goes on meanwhile. A crash before 3 leaves a temporary file that opening removes, one after it a step that
-opening repeats. 1, 3 and 4 are for the process that has the store open. Step 2 only reads files and writes a
-temporary one, so that any process that sees the folder can carry out its Order: a Round packs many journals at
-once, each step for all of them before the next.
+Traffic goes on meanwhile. After a crash before step 3 recovery removes the temporary file; after a later crash it
+repeats step 4. Steps 1, 3 and 4 are for the process that has the store open. Step 2 only reads files and writes a
+temporary one, so that any process that sees the folder can carry out its Order. A Round packs many journals, each
+step for all of them before the next.
 """
 
 from array import array
@@ -45,8 +45,8 @@ if TYPE_CHECKING:
     from penstock.stores.journal.upkeep import Upkeep
 
 _GROUP = 4 << 20  # bytes of bodies in one group of a packed file, about
-_ROW = 128  # bytes that a message may take in a packed file beside its body
-_THREADS = 16  # they mostly wait for the disk, which syncs for several at the price of one
+_ROW = 128  # bytes of a message in a packed file beside its body, at most
+_THREADS = 16  # they mostly wait for the disk, and share syncs
 Fetch = Callable[[int, Page, Sequence[int]], list[bytes]]  # the bodies of some rows of a page
 
 
@@ -56,21 +56,21 @@ class Moved(NamedTuple):
     first: int
     positions: Sequence[int]
     bodies: Bodies  # with offsets in the whole file
-    kept: tuple[str, int] | None = None  # by which stream, as which batch; None: they are messages of the queue
+    kept: tuple[str, int] | None = None  # the stream and batch that keep them; None: messages of the queue
 
 
 class Stop(Exception):
-    """Packing was told to end."""
+    """Packing was cancelled."""
 
 
 @dataclass(frozen=True)
 class Order:
-    """A packed file that is to be built, by a process that need not have opened the store."""
+    """The order to build a packed file, for any process that sees the folder."""
 
     folder: str
     journal: str  # the name of its latest file
-    stamp: int  # that the packed file will have in its name
-    files: list[tuple[int, str]]  # in which the bodies are, each with the number in their places
+    stamp: int  # the time in the name of the packed file
+    files: list[tuple[int, str]]  # number (in the places of bodies) and name
     snapshot: StateSnapshot
     next_group: int
     at: int
@@ -78,12 +78,12 @@ class Order:
 
     @property
     def size(self) -> int:
-        """About how many bytes the packed file takes."""
+        """Bytes of the packed file, about."""
         return estimate(self.snapshot)
 
 
 class Result(NamedTuple):
-    """A packed file that was built and synced, and does not count yet."""
+    """A packed file that is built and synced, but not committed."""
 
     journal: str
     temporary: str  # its name
@@ -92,7 +92,7 @@ class Result(NamedTuple):
 
 
 def build_order(order: Order, disk: Disk, attempt: int) -> Result | PenstockError:
-    """Do what an order says; or why that cannot be. Every attempt has a number, and with it a file of its own."""
+    """Carry out an order; the result, or an error. Every attempt writes a file of its own."""
     files = JournalFiles(order.folder, order.journal, disk)
     temporary = files.temporary(int(f"{order.stamp}{attempt:06}"))
     path = files.path(temporary)
@@ -116,9 +116,9 @@ def build_order(order: Order, disk: Disk, attempt: int) -> Result | PenstockErro
 
 
 def refuse(error: BaseException, path: str) -> None:
-    """Raise why a journal was not packed, if it certainly is as it was.
+    """Raise a PenstockError for an error after which the journal certainly is unchanged.
 
-    Here, because a frame that has its own exception in a variable would keep its files open.
+    This is a function because a frame that has its own exception in a variable would keep its files open.
     """
     if isinstance(error, bodies.Damaged):
         raise StoreCorrupt(f"{error}. Put that file back from a copy, or remove() the message") from error
@@ -137,8 +137,8 @@ def _fill(
     dialect: Dialect,
     go_on: Callable[[], bool] = lambda: True,
 ) -> list[Moved]:
-    """Write a snapshot and its bodies, which are in these segments, to a new file, and sync it."""
-    file.reserve(estimate(snapshot))  # or else not even begin: the rest of the space is for settling
+    """Write a snapshot, and its bodies from these segments, to a new file, and sync it."""
+    file.reserve(estimate(snapshot))  # or fail at once: the last space is for settling messages
     moved = write_pack(file, snapshot, from_segments(segments), next_group, at, dialect, go_on)
     file.sync()
     return moved
@@ -153,7 +153,7 @@ def write_pack(
     dialect: Dialect,
     go_on: Callable[[], bool] = lambda: True,
 ) -> list[Moved]:
-    """Write a snapshot and its bodies to a file; where each message is in it."""
+    """Write a snapshot and its bodies to a file; the new places of the messages."""
     moved = []
     end = 0
     xid = last_xid(snapshot.next_seq)
@@ -169,7 +169,7 @@ def write_pack(
         rows = [row for row, state in enumerate(page.state) if state]
         for part in _parts(page, rows):
             if not go_on():
-                raise Stop("it was told to stop")
+                raise Stop("packing was cancelled")
             buffer = bytearray(groups.HEAD_SIZE)
             offsets, sizes, crcs = [], [], []
             for row, body in zip(part, fetch(first, page, part), strict=True):
@@ -199,7 +199,7 @@ def write_pack(
 
 
 def estimate(snapshot: StateSnapshot) -> int:
-    """About what a packed file takes."""
+    """Bytes that are reserved for a packed file: more than it takes."""
     kept = [page for stream in snapshot.streams.streams.values() for _, page in stream.kept.pages()]
     rows = sum(sum(page.size) + _ROW * page.live for page in [*[page for _, page in snapshot.pages], *kept])
     held = sum(len(stream.held.seqs) for stream in snapshot.streams.streams.values() if stream.held is not None)
@@ -215,7 +215,7 @@ def estimate(snapshot: StateSnapshot) -> int:
 
 
 def packed_size(snapshot: StateSnapshot, next_group: int) -> int:
-    """About how many bytes a packed file needs."""
+    """Bytes of a packed file, close enough to decide whether packing frees any."""
     streams = encode_streams(snapshot.streams)
     settings = encode_settings_image(snapshot)
     if not (snapshot.pages or snapshot.receipts or snapshot.keys or streams or settings):
@@ -224,7 +224,7 @@ def packed_size(snapshot: StateSnapshot, next_group: int) -> int:
     pages = [*snapshot.pages, *kept]
     stored = sum(sum(page.size) + 4 * page.live for _, page in pages)  # ADD_XID has an xid that ADDX has not
     rows = sum(len(encode_rows(first, page)) + groups.OVERHEAD for first, page in pages)
-    # Checksums that are all the same, which is one number, differ by their xids then.
+    # A column of equal checksums is one number; in the packed file they differ, because xids do.
     rows += sum(4 * page.live for _, page in pages if len(set(page.crc)) == 1)
     named = sum(groups.OVERHEAD + len(each) for each in (streams, settings) if each)
     return stored + rows + named + groups.OVERHEAD + len(encode_rest(snapshot, next_group))
@@ -244,7 +244,7 @@ def _parts(page: Page, rows: list[int]) -> list[list[int]]:
 
 
 def from_segments(segments: Sequence[Segment]) -> Fetch:
-    """Bodies as they are in these files, checked."""
+    """A function that reads bodies from these files and compares their checksums."""
     known = {segment.number: segment for segment in segments}
 
     def fetch(first: int, page: Page, rows: Sequence[int]) -> list[bytes]:
@@ -263,14 +263,14 @@ def from_segments(segments: Sequence[Segment]) -> Fetch:
 
 
 def _slim(moved: Moved) -> Moved:
-    """Locations in arrays: a tenth of the bytes on their way to another process."""
+    """Places as arrays: a tenth of the bytes when they are sent to another process."""
     offset, size, crc = moved.bodies
     places = Bodies(array("Q", offset), array("I", size), array("I", crc))
     return Moved(moved.first, array("H", moved.positions), places, moved.kept)
 
 
 class Built(NamedTuple):
-    """A packed file that does not count yet."""
+    """A packed file, open, that is not committed."""
 
     temporary: str  # its path
     file: File
@@ -284,11 +284,10 @@ def pack(
     go_on: Callable[[], bool],
     smaller: bool = False,
 ) -> int:
-    """Pack a journal; how many bytes that freed.
+    """Pack a journal; the bytes freed.
 
-    `emptied` is told first if nothing at all will be left, `packed` when the packed file has taken its place.
-
-    With `smaller` it stays as it is, but for a new file, if a packed one would not be.
+    `emptied` is called before a pack that leaves nothing, `packed` when the packed file has taken its place. With
+    `smaller` a packed file that is not smaller is given up, and only a new file has begun.
     """
     cut = begin(storage)
     if cut is None:
@@ -299,7 +298,7 @@ def pack(
         return 0
     if smaller and not is_smaller(cut, built.file.size()):
         built.file.close()
-        with suppress(OSError):  # opening does it, too
+        with suppress(OSError):  # recovery removes it, too
             storage.files.disk.unlink(built.temporary)
         return 0
     freed = swap(storage, cut, built)
@@ -308,12 +307,12 @@ def pack(
 
 
 def is_smaller(cut: Cut, size: int) -> bool:
-    """Whether a packed file of that size takes less than those that it stands for."""
+    """Whether a packed file of that size is smaller than the files that it replaces."""
     return size < sum(each.size for each in cut.files)
 
 
 def is_whole(segments: Iterable[Segment], size: int) -> bool:
-    """Whether all groups in the first so many bytes of a journal have their checksums."""
+    """Whether the checksums of all groups in the first `size` bytes of a journal are right."""
     for segment in segments:
         offset, end = 0, min(size, segment.size)
         while offset < end:
@@ -326,12 +325,12 @@ def is_whole(segments: Iterable[Segment], size: int) -> bool:
 
 
 def begin(storage: JournalStorage) -> Cut | None:
-    """Step 1; None if there are no files. Until step 4 is done, or given up, no other packing may begin."""
+    """Step 1; None if there are no files. No other packing may begin before this one ends."""
     return storage.rotate() if storage.segments else None
 
 
 def leaves_nothing(cut: Cut) -> bool:
-    """Whether there is nothing to build, and no settings but those that `queues/FILE` begins with."""
+    """Whether the packed file would be empty: no messages, receipts, keys or streams, and no changed settings."""
     snapshot = cut.snapshot
     return snapshot.settings in (None, cut.base) and not (
         snapshot.pages
@@ -345,7 +344,7 @@ def leaves_nothing(cut: Cut) -> bool:
 def build(
     storage: JournalStorage, cut: Cut, emptied: Callable[[Cut], None], go_on: Callable[[], bool] = lambda: True
 ) -> Built:
-    """Step 2, here. What makes it fail leaves the journal as it was."""
+    """Step 2 in this process. A failure leaves the journal unchanged."""
     files, disk = storage.files, storage.files.disk
     temporary = files.path(files.temporary(_stamp(storage, cut)))
     moved: list[Moved] = []
@@ -374,7 +373,7 @@ def order(storage: JournalStorage, cut: Cut) -> Order:
 
 
 def take(storage: JournalStorage, result: Result) -> Built:
-    """What another process has built."""
+    """Open the packed file that another process has built."""
     path = storage.files.path(result.temporary)
     try:
         file = storage.files.disk.open(path)
@@ -387,13 +386,13 @@ def take(storage: JournalStorage, result: Result) -> Built:
 
 def _elsewhere(path: str) -> PenstockError:
     return PenstockError(
-        f"{path!r} is not here what it is where it was built: all who pack must see one and the same folder. "
+        f"{path!r} differs from the file that a task has built: all tasks must see the same folder there. "
         "Nothing was changed"
     )
 
 
 def swap(storage: JournalStorage, cut: Cut, built: Built) -> int:
-    """Steps 3 and 4; how many bytes that freed."""
+    """Steps 3 and 4; the bytes freed."""
     files, disk, old = storage.files, storage.files.disk, cut.files
     file, stamp = built.file, _stamp(storage, cut)
     packed = files.rotated(stamp) + ".pack"
@@ -430,7 +429,7 @@ class _Begun(NamedTuple):
 
 
 class Round:
-    """Packs the journals of some queues; packing or deleting one of them waits meanwhile.
+    """Packs the journals of some queues together; none of them can be packed otherwise, or deleted, meanwhile.
 
     with Round(backend, queues) as packing:
         results = [build(order, disk, 0) for order in packing.begin()]  # in any processes
@@ -439,7 +438,7 @@ class Round:
 
     def __init__(self, backend: "JournalBackend", queues: Iterable[str]) -> None:
         self._backend = backend
-        self._queues = sorted(set(queues))  # in one order, or two of these could wait for each other
+        self._queues = sorted(set(queues))  # locked in one order, or two rounds could deadlock
         self._held = ExitStack()
         self._upkeep: dict[str, Upkeep] = {}
         self._begun: dict[str, _Begun] = {}  # by the journal's name
@@ -448,7 +447,7 @@ class Round:
     def __enter__(self) -> Self:
         with ExitStack() as held:
             for queue in self._queues:
-                with suppress(QueueNotFound):  # deleted by now
+                with suppress(QueueNotFound):  # deleted meanwhile
                     self._upkeep[queue] = held.enter_context(self._backend.packing(queue))
             self._held = held.pop_all()
         return self
@@ -460,14 +459,14 @@ class Round:
             self._remove_temporaries()
 
     def begin(self) -> list[Order]:
-        """Cut off all journals; what is to be built. For those of which nothing is left that is nothing."""
+        """Step 1 for all journals; orders for those that are not empty."""
         self._for_each(self._begin, list(self._upkeep.items()))
         begun = [each for each in self._begun.values() if not leaves_nothing(each.cut)]
         return [order(each.upkeep.storage, each.cut) for each in sorted(begun)]
 
     def _begin(self, item: "tuple[str, Upkeep]") -> None:
         queue, upkeep = item
-        self._backend.find(queue)  # or else the store has stopped
+        self._backend.find(queue)  # raises if the store has stopped
         before = upkeep.storage.stored
         cut = upkeep.begin()
         if cut is not None:
@@ -480,7 +479,7 @@ class Round:
         return self._begun[journal].queue
 
     def swap(self, results: Iterable[Result]) -> list[Packed]:
-        """Let what was built take its place, and what is empty shrink to nothing; all but what was not built."""
+        """Steps 3 and 4 for all journals that are empty or were built."""
         built = {result.journal: result for result in results}
         begun, self._begun = list(self._begun.values()), {}
         there = {each.queue for each in begun}
@@ -505,18 +504,18 @@ class Round:
             _for_each(work, items, next(iter(self._upkeep.values())).storage.shared.threads)
 
     def _remove_temporaries(self) -> None:
-        """Remove what builders left, failed ones and those that were built twice."""
+        """Remove the files of failed and repeated attempts."""
         if not self._unfinished:
             return
         files = next(iter(self._upkeep.values())).storage.files
-        with suppress(OSError):  # opening does it, too
+        with suppress(OSError):  # recovery removes them, too
             for name in files.disk.listdir(files.folder):
                 if is_temporary(name) and name.partition("~~")[0] in self._unfinished:
                     files.disk.unlink(files.path(name))
 
 
 def _for_each(work: Callable[[Item], None], items: Sequence[Item], threads: Threads) -> None:
-    """Do something with each item, in several threads; the first error ends it. Returns when all threads have."""
+    """Call `work` with each item, in several threads. Waits for all threads, then raises the first error."""
     waiting = deque(items)
     errors: list[BaseException] = []
 
@@ -532,7 +531,7 @@ def _for_each(work: Callable[[Item], None], items: Sequence[Item], threads: Thre
                 errors.append(error)
 
     tasks: list[Task] = []
-    with suppress(RuntimeError):  # no more threads to be had
+    with suppress(RuntimeError):  # no more threads can start
         while len(tasks) < min(_THREADS, len(items)):
             tasks.append(threads.start("penstock-pack", run))
     if not tasks:
@@ -541,7 +540,7 @@ def _for_each(work: Callable[[Item], None], items: Sequence[Item], threads: Thre
         try:
             tasks[-1].join()
             tasks.pop()
-        except BaseException as error:  # as Ctrl-C: what was begun is still brought to its end
+        except BaseException as error:  # as Ctrl-C: the threads still finish what they have begun
             errors.append(error)
     if errors:
         raise errors[0]

@@ -1,9 +1,9 @@
 """Pins: second names for the files of journals, so that packing cannot take them from readers.
 
-    .penstock/pins/OWNER/PLAN/    what one plan of a reader holds: the files, and what the reader adds
+    .penstock/pins/OWNER/PLAN/    the pins of one read, and files that the reader adds
 
-A reader without the store's lock makes pins for a process that outlives the reading, the owner. They are dropped
-when the owner is gone: by the next reader, or by the next process that opens the store.
+A reader without the store's lock makes pins for the owner, a process that outlives the read. When the owner has
+ended, the next reader, or the next process that opens the store, drops them.
 """
 
 import os
@@ -19,10 +19,10 @@ _TRIES = 10
 
 
 class Pins:
-    """What one plan holds. `folder` is made with the first pin, or by make()."""
+    """The pins of one plan. `folder` is made with the first pin, or by make()."""
 
     def __init__(self, store: str, owner: int | str, disk: Disk | None = None) -> None:
-        """The owner is a process, by its number or by its name."""
+        """`owner` is the pid of a process, or its name."""
         self._disk = disk or SystemDisk()
         self._store = store
         name = checked_process(owner) if isinstance(owner, str) else name_of(owner)
@@ -32,25 +32,24 @@ class Pins:
         self._made = False
 
     def make(self) -> None:
-        """Make the folder."""
         if self._made:
             return
         for last in (False,) * _TRIES + (True,):
             try:
                 pins = os.path.dirname(self.owner)
-                for path in (os.path.dirname(pins), pins, self.owner):  # the first, where Penstock never was
+                for path in (os.path.dirname(pins), pins, self.owner):  # the first, in a Kestrel's folder
                     with suppress(FileExistsError):
                         self._disk.mkdir(path)
                 self._disk.mkdir(self.folder)
                 break
             except OSError as error:
-                # Dropping the owner's last plan drops the owner's folder, perhaps in this very moment.
+                # Dropping the owner's last plan drops the owner's folder, perhaps at this moment.
                 if last or not isinstance(error, FileNotFoundError):
                     raise _impossible(self._store, error) from error
         self._made = True
 
     def pin(self, path: str) -> str:
-        """Give a file a second name; FileNotFoundError if it has lost its first by now."""
+        """Give a file a second name; FileNotFoundError if it was renamed or removed meanwhile."""
         self.make()
         pinned = os.path.join(self.folder, str(self._count))
         try:
@@ -63,25 +62,25 @@ class Pins:
         return pinned
 
     def unpin(self, pinned: str) -> None:
-        """Take a second name away again."""
+        """Remove a second name."""
         with suppress(FileNotFoundError):
             self._disk.unlink(pinned)
 
     def drop(self) -> None:
-        """Drop everything that was pinned here."""
+        """Drop the plan."""
         drop_plan(self.folder, self._disk)
         with suppress(OSError):  # other plans are there
             self._disk.rmdir(self.owner)
 
 
 def sweep(store: str, disk: Disk) -> None:
-    """Drop the pins of all owners that are gone. Only ever a matter of space, so nothing is raised."""
+    """Drop the pins of all owners that have ended. Failures only cost space, and are not raised."""
     pins = os.path.join(store, FOLDER, "pins")
     with suppress(OSError):
         for owner in disk.listdir(pins) if disk.exists(pins) else []:
             if is_gone(owner):
                 path = os.path.join(pins, owner)
-                with suppress(OSError):  # another process is at it
+                with suppress(OSError):  # another process drops them
                     for plan in disk.listdir(path):
                         drop_plan(os.path.join(path, plan), disk)
                     disk.rmdir(path)

@@ -1,9 +1,8 @@
-"""From the bytes of a journal to the state of its queue: read as opening does, but nothing is changed.
+"""Replay: from the bytes of a journal to the state of its queue, as recovery does it, but without changes.
 
-Whole groups are replayed; the bytes after the last of them in a file are looked at closely. Only the end of the
-latest file can be torn, by a crash in the middle of a commit: it was never acknowledged, and opening cuts it off.
-Anything else that cannot be read is damage. Entries that are not ours (of a journal that Kestrel wrote, or went on
-writing) are left to adoption, see kestrel.py.
+Whole groups are replayed. The bytes after the last whole group of a file are torn, damaged or another program's.
+Only the end of the latest file can be torn, by a crash in the middle of a commit: it was never acknowledged, and
+recovery cuts it off. Other bytes that cannot be read are damage. Entries of Kestrel are adopted, see kestrel.py.
 """
 
 import operator
@@ -17,6 +16,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from zlib_ng.zlib_ng import crc32
 
+from penstock.contract.message import STATES
 from penstock.contract.settings import Settings
 from penstock.errors import StoreCorrupt
 from penstock.rules.ledger import Ledger
@@ -46,28 +46,27 @@ if TYPE_CHECKING:
     from penstock.stores.journal.index import SavedIndex
 
 _TRIES = 10  # to see all files of a journal at one moment, while another process renames them
-_WAITING = ("delayed", "available", "in_flight", "failed")
 _CHUNK = 8 << 20
 _BATCH = 1 << 13
 _ITEM = struct.Struct("<QQQqq")
 _SAVE_XID = 4
-_PACKED = 0  # the number of groups in a packed file
-BEGINNINGS = (0, ord(FILL), _SAVE_XID)  # the first byte of a file whose first group a crash has torn
+_PACKED = 0  # the number of every group in a packed file
+BEGINNINGS = (0, ord(FILL), _SAVE_XID)  # possible first bytes of a file whose first group a crash has torn
 
 
 @dataclass
 class Rest:
-    """What follows the last whole group of a file."""
+    """The bytes after the last whole group of a file."""
 
     offset: int
     data: bytes
-    entries: list[Entry] = field(default_factory=list)  # a stranger's; their data says where the data is
-    broken: int | None = None  # where in the file the first entry starts that cannot be read
-    torn: bool = False  # it is the beginning of one of our groups, or what a crash left of one
-    group_after: int | None = None  # where in the file a whole group follows
+    entries: list[Entry] = field(default_factory=list)  # another program's, with an Item in place of the data
+    broken: int | None = None  # the offset in the file of the first entry that cannot be read
+    torn: bool = False  # they are what a crash left of a group
+    group_after: int | None = None  # the offset in the file of a whole group that follows
 
     def is_damage(self, last: bool, clean: int | None) -> bool:
-        """Whether no crash leaves that: only the end of the last file may be torn, if the store was not closed."""
+        """Whether no crash explains them: only the last file may be torn, and only if the store was not closed."""
         return self.group_after is not None or (self.torn and not (last and clean is None))
 
 
@@ -93,7 +92,7 @@ class Window:
 
 
 def read_groups(file: File, size: int, offset: int) -> Iterator[tuple[int, Group]]:
-    """The whole groups from offset on, each with where it starts."""
+    """The whole groups from offset on, each with its offset."""
     window = Window(file, size)
     while offset < size and (group := window.group(offset)) is not None:
         yield offset, group
@@ -106,7 +105,7 @@ def is_ours(segment: Segment) -> bool:
 
 
 class Item(NamedTuple):
-    """Where a stranger's item is."""
+    """The place of an item that another program wrote."""
 
     segment: int
     offset: int
@@ -115,17 +114,17 @@ class Item(NamedTuple):
     expiry: int
 
     def pack(self) -> bytes:
-        """As bytes, in the place of the item's own."""
+        """Bytes that stand in for the item's data."""
         return _ITEM.pack(*self)
 
 
 def unpack_item(data: bytes) -> Item | int:
-    """What stands in the place of an item's data: a stranger's item, or the number of a message of ours."""
+    """The item of another program, or the number of a message of ours, that stands in for an item's data."""
     return Item(*_ITEM.unpack(data)) if len(data) == _ITEM.size else int.from_bytes(data, "little")
 
 
 def _refer(entry: Entry, segment: int, end: int) -> Entry:
-    """The entry with a reference in the place of its data, which may be large."""
+    """The entry with an Item in place of its data, which may be large."""
     match entry:
         case Add(expiry, data):
             return Add(expiry, Item(segment, end - len(data), len(data), 0, expiry * 1000).pack())
@@ -136,7 +135,7 @@ def _refer(entry: Entry, segment: int, end: int) -> Entry:
 
 
 def look_at_rest(segment: Segment, offset: int, ours: bool, dialect: Dialect) -> Rest | None:
-    """What follows the last whole group; None: nothing. `ours` says that the journal certainly is, so far."""
+    """The bytes after the last whole group, judged; None: there are none. `ours`: Penstock wrote the journal."""
     data = segment.file.read(offset, segment.size - offset)
     filled = len(data) - len(data.lstrip(FILL))
     if not data or (ours and filled == len(data)):
@@ -144,11 +143,11 @@ def look_at_rest(segment: Segment, offset: int, ours: bool, dialect: Dialect) ->
     rest = Rest(offset, data)
     damaged = groups.head(data, 0)
     if ours or damaged is not None:
-        # What looks like a group inside of this one may be part of a message, if its length is to be believed.
+        # A group inside of this one may be part of a payload, if the checksum of this head is right.
         inside = damaged is not None and groups.is_sound(data, 0)
         rest.group_after = _find_group(data, offset, damaged.length if damaged is not None and inside else 1)
-    # Another program writes after the end of the file, never into the filling, and does not begin with SAVE_XID;
-    # zeros are what a crash leaves of a write. Nothing of a torn group of ours is like that, see LatestFile.
+    # Another program writes after the end of the file, never into the filling, and does not begin with SAVE_XID. A
+    # crash leaves zeros of a write. A torn group of ours never looks like another program's, see LatestFile.
     into_filling = filled and not may_end_filling(offset + filled)
     torn = groups.MAGIC in data or into_filling or data[filled] in (0, _SAVE_XID)
     if damaged is not None or (ours and torn):
@@ -167,7 +166,7 @@ def look_at_rest(segment: Segment, offset: int, ours: bool, dialect: Dialect) ->
 
 
 def _find_group(data: bytes, offset: int, start: int) -> int | None:
-    """Where in the file a whole group is, at or after `start` in this part of it."""
+    """The offset in the file of the first whole group from `start` on, in data that begins at `offset`."""
     at = groups.next_head(data, start)
     while at is not None:
         head = groups.head(data, at)
@@ -178,25 +177,25 @@ def _find_group(data: bytes, offset: int, start: int) -> int | None:
 
 
 class Loader:
-    """Replays groups into a state."""
+    """Replays the groups of a journal into a state."""
 
     def __init__(self, state: State, starts: list[int]) -> None:
         self.state = state
         self.at = 0
         self.next_group = starts[-1]
         self.count = 0  # groups that were replayed
-        self.here = 0  # where the group is that comes next, or that could not be taken
-        self.starts = starts  # numbers that the first group may have, if it is not packed; then the one it has
+        self.here = 0  # the offset of the group that is replayed, for error messages
+        self.starts = starts  # numbers that the first group may have; after it is read, its number
         self.begun = False
         self.loads: set[str] = set()  # names of loads whose messages have arrived
         self._puts = _Puts()
 
     def resume(self, next_group: int, at: int) -> None:
-        """The state is that after all groups before this one."""
+        """Go on after a saved index."""
         self.next_group, self.at, self.begun = next_group, at, True
 
     def replay(self, segment: Segment, offset: int) -> int:
-        """Replay the groups of a segment from offset on; where the last whole one ends."""
+        """Replay the groups of a segment from offset on; the end of the last whole one."""
         try:
             return self._replay(segment, offset)
         except IMPOSSIBLE as error:
@@ -211,7 +210,7 @@ class Loader:
             check_count(group.at, LAST)
             self.at = max(self.at, group.at)
             offset += group.length
-            # Nearly all of a journal that was written one by one, and much quicker than one by one.
+            # Groups with one message each are most of a journal; in bulk they are replayed much faster.
             count, length, at = self._puts.collect(window, offset, self.next_group, segment.base, self.state)
             self.next_group += count
             self.count += 1 + count
@@ -220,7 +219,7 @@ class Loader:
         return offset
 
     def finish(self) -> None:
-        """Apply what was collected; there is nothing more to come."""
+        """Apply the collected puts, and check that the journal is complete."""
         try:
             self._puts.apply(self.state)
             self.state.streams.check()
@@ -238,7 +237,7 @@ class Loader:
         if first:
             self.starts = [number]
         if number == _PACKED and (first or self.next_group == _PACKED):
-            self.next_group = _PACKED  # until the last of them says which number comes next
+            self.next_group = _PACKED  # until the last packed group has the number of the next
         elif number == self.next_group or (first and number in possible):
             self.next_group = number + 1
         else:
@@ -272,26 +271,26 @@ class Loader:
         self.state.gone.clear()
 
 
-# What comes of records that are whole by their checksum and say what cannot be.
+# Errors that impossible records cause though their checksum is right.
 IMPOSSIBLE = (LookupError, ValueError, TypeError, ArithmeticError, struct.error, MemoryError)
 
 
 def impossible(where: str, error: Exception) -> StoreCorrupt:
-    """The error for such records: another program, or a fault in memory, made them."""
+    """The error for such records: another program, or a memory fault, made them."""
     return StoreCorrupt(
-        f"{where} says what cannot be, though its checksum is right ({error!r}). Nothing was changed. Put the "
+        f"{where} has impossible content, though its checksum is right ({error!r}). Nothing was changed. Put the "
         "file back from a copy; `penstock doctor` shows what can be saved"
     )
 
 
 def _check_places(offsets: Sequence[int], sizes: Sequence[int], length: int) -> None:
-    """Bodies lie in their group; else reading one could ask for any number of bytes."""
+    """Refuse bodies outside of their group: to read one could take any number of bytes."""
     if max(map(operator.add, offsets, sizes), default=0) > length:
         raise ValueError("a message outside of its group")
 
 
 def load_image(state: State, image: Image) -> int | None:
-    """Take over a part of a state that was packed, or is in a snapshot; the last says which group comes next."""
+    """Load an image of a packed file or a saved index; the last image has the number of the next group."""
     match image:
         case SettingsImage(settings):
             state.use(settings)
@@ -311,10 +310,10 @@ _ONE = groups.TAIL.size + PUT_ONE_FIELDS.size + groups.END.size  # the tail of a
 
 
 class _Puts:
-    """Messages that were put one by one, collected to be put all at once: the result is the same, and cheaper."""
+    """Collects messages that were put one by one, and replays them as one put: cheaper, with the same result."""
 
     def __init__(self) -> None:
-        self._seen = 0  # the latest time that its groups know
+        self._seen = 0  # the latest time in the groups
         self._clear()
 
     def _clear(self) -> None:
@@ -323,10 +322,9 @@ class _Puts:
         self._place, self._size, self._crc = array("Q"), array("I"), array("I")
 
     def collect(self, window: Window, offset: int, number: int, base: int, state: State) -> tuple[int, int, int]:
-        """Take the groups from offset on, as long as each is in memory and one put; how many, how long,
-        until when.
+        """Collect groups from offset on that are in memory and have one put; how many, bytes, the latest time.
 
-        The same checks as in groups.py, in one loop, because a journal can have millions of them.
+        The same checks as in groups.py, in one loop, because a journal can have millions of such groups.
         """
         data, start, first = window.data, offset - window.base, number
         base += window.base
@@ -361,7 +359,7 @@ class _Puts:
         return number - first, start - (offset - window.base), self._seen
 
     def apply(self, state: State) -> None:
-        """Put what was collected."""
+        """Replay the collected messages."""
         if self._priority:
             state.replay(Put(self._at, self._first, self._priority, self._visible_at, self._expires_at, {}))
             state.rows.place(self._first, self._place, self._size, self._crc)
@@ -371,42 +369,42 @@ class _Puts:
 
 @dataclass
 class FoundJournal:
-    """A journal as it lies in its folder."""
+    """A journal that is to be read."""
 
     name: str  # of the queue
     file: str
     known: QueueEntry | None
     segments: list[Segment]
-    clean: int | None  # the number of the next group when the store was closed
+    clean: int | None  # the number of the next group when the store was closed; None: it was not
     dialect: Dialect
-    forgotten: str = ""  # the missing file in which the store had its settings, if it is no stranger's
+    forgotten: str = ""  # the path of its missing entry, if Penstock wrote it
 
 
 @dataclass(frozen=True)
 class Damage:
-    """Where reading had to end."""
+    """Damage at which reading ended."""
 
-    position: int  # which file it is, counted from the first
+    position: int  # of the file among the segments
     offset: int
     why: str
 
 
 @dataclass
 class Reading:
-    """What a journal says as far as it can be read."""
+    """A journal's state, as far as it can be read."""
 
     ledger: Ledger
     loader: Loader
-    indexed: bool = False  # read from its snapshot on
+    indexed: bool = False  # whether a saved index was used
     end: int = 0  # of the last whole group in the last file
     damage: Damage | None = None
     torn: tuple[Segment, Rest] | None = None
     foreign: list[Entry] = field(default_factory=list)
-    unreadable: list[tuple[Segment, int]] = field(default_factory=list)  # from where on, in another's entries
+    unreadable: list[tuple[Segment, int]] = field(default_factory=list)  # offset of another program's broken entry
 
 
 def open_segments(folder: str, journal: str, disk: Disk) -> list[Segment]:
-    """The files of a journal in the order in which they are read, all open, as they are at one moment."""
+    """Open the files of a journal as they are at one moment, in the order in which they are read."""
     segments: list[Segment] = []
     for _ in range(_TRIES):
         names = _files_of(folder, journal, disk)
@@ -419,7 +417,7 @@ def open_segments(folder: str, journal: str, disk: Disk) -> list[Segment]:
 
 
 def _files_of(folder: str, journal: str, disk: Disk) -> list[str]:
-    """The files of a journal in order; the latest, whatever it is, so that what is no file is told."""
+    """The files of a journal in order; the latest even if it is no file, so that opening it raises."""
     latest = {journal} & set(disk.listdir(folder))
     return replay_order({*disk.listfiles(folder), *latest}, journal)
 
@@ -438,7 +436,7 @@ def open_all(names: Sequence[str], open_file: Callable[[str], File]) -> list[Seg
 
 
 def close_segments(segments: Sequence[Segment]) -> None:
-    """Let go of the files."""
+    """Close the files."""
     for segment in segments:
         segment.file.close()
 
@@ -446,7 +444,7 @@ def close_segments(segments: Sequence[Segment]) -> None:
 def read(
     journal: FoundJournal, index: "SavedIndex | None" = None, make: Callable[[str, Settings], Ledger] = Ledger
 ) -> Reading:
-    """Read a journal from its beginning, or on top of a snapshot that holds, into a ledger."""
+    """Read a journal into a ledger, from its beginning or from a valid index on."""
     known = journal.known
     ledger = make(journal.name, known.base if known else Settings())
     reading = Reading(ledger, Loader(ledger.state, known.starts if known else [1]))
@@ -469,7 +467,9 @@ def read(
         reading.loader.finish()
     except StoreCorrupt as error:
         reading.damage = reading.damage or Damage(len(journal.segments), 0, str(error))
-    reading.damage = _forgotten(journal, reading) or reading.damage or _missing_end(journal, reading)
+    if journal.forgotten and reading.loader.begun:
+        reading.damage = Damage(0, 0, f"{journal.forgotten} is missing: it has the queue's name and settings")
+    reading.damage = reading.damage or _missing_end(journal, reading)
     if known is not None and reading.damage is None:
         ledger.state.skip_to(known.first)
     return reading
@@ -486,7 +486,7 @@ def _read_segment(
         ours = (journal.known is not None or loader.begun) and not reading.foreign
         rest = look_at_rest(segment, offset, ours, journal.dialect)
         while rest is not None and ours and (end := loader.replay(segment, offset)) > offset:
-            offset = end  # it was just being written
+            offset = end  # another process has just written it
             rest = look_at_rest(segment, offset, ours, journal.dialect)
     except StoreCorrupt as error:
         return Damage(position, loader.here, str(error))
@@ -510,12 +510,6 @@ def _read_segment(
     return None
 
 
-def _forgotten(journal: FoundJournal, reading: Reading) -> Damage | None:
-    if journal.forgotten and reading.loader.begun:
-        return Damage(0, 0, f"{journal.forgotten} is missing, in which its name and settings were")
-    return None
-
-
 def _missing_end(journal: FoundJournal, reading: Reading) -> Damage | None:
     reached, there = reading.loader.next_group, len(journal.segments)
     known = journal.known
@@ -531,21 +525,21 @@ def _missing_end(journal: FoundJournal, reading: Reading) -> Damage | None:
 
 
 def lacks_latest(known: QueueEntry, next_group: int, segments: Sequence[Segment], clean: int | None) -> bool:
-    """Whether groups are missing that were there when the latest file was begun, or that file is."""
-    if next_group != known.latest or clean is not None:  # a store that was closed knows how far it reached
+    """Whether the latest file, or groups before it, are missing."""
+    if next_group != known.latest or clean is not None:  # a closed store knows its last group
         return next_group < known.latest
-    # It is there; or it was rotated away before its first group, and then came a crash.
+    # The file exists; or a crash came after it was rotated, before its first group.
     return not any("." not in segment.name or not segment.size for segment in segments)
 
 
 def covers(index: "SavedIndex", damage: Damage) -> bool:
-    """Whether a snapshot stands for the bytes that are damaged, so that opening does not look at them."""
+    """Whether an index covers the damaged bytes, so that opening does not read them."""
     last = len(index.files) - 1
     return damage.position < last or (damage.position == last and damage.offset < index.files[last]["size"])
 
 
 def left_of(segments: Sequence[Segment], reading: Reading, damage: Damage) -> tuple[int, int]:
-    """How many messages that are not settled are in whole groups before damage, and after it."""
+    """How many unsettled messages are in whole groups before damage, and after it."""
     there: set[int] = set()
     gone: set[int] = set()
     offset = damage.offset
@@ -563,13 +557,17 @@ def left_of(segments: Sequence[Segment], reading: Reading, damage: Damage) -> tu
                         elif isinstance(record, Ack | Pop | Remove):
                             gone.update(record.seqs)
         offset = 0
-    ledger = reading.ledger
-    before = {seq for state in _WAITING for seq in ledger.state.listed(state, 0, ledger.state.size())}
+    before = unsettled(reading.ledger.state)
     return len(before - gone), len(there - gone - before)
 
 
+def unsettled(state: State) -> set[int]:
+    """The numbers of all messages that are not done."""
+    return {seq for name in STATES if name != "done" for seq in state.listed(name, 0, state.size())}
+
+
 def _whole_groups(segment: Segment, offset: int) -> Iterator[groups.Group]:
-    """Every whole group from offset on, also behind bytes that are none."""
+    """All whole groups from offset on, also after bytes that are no group."""
     while offset < segment.size:
         for start, group in read_groups(segment.file, segment.size, offset):
             yield group

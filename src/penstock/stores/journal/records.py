@@ -1,8 +1,8 @@
-"""The ledger's records as bytes, and images of a queue's state, as they stand in the tail of a commit group.
+"""Records of the ledger, and images of a queue's state, as bytes in the tail of a commit group.
 
-Each begins with a byte that names its kind and is followed by the next. To change one, give it a new kind and keep
-reading the old. Integers are little-endian; `column`, `texts`, `list` and `text` are as in fields.py. A message's
-`offset` counts from where its group starts.
+Each begins with a byte that names its kind. To change one, give it a new kind and keep reading the old. Integers
+are little-endian; `column`, `texts`, `list` and `text` are as in fields.py. A message's `offset` counts from the
+start of its group.
 
     1 put one   i64 at, u64 seq, i64 priority, i64 visible_at, i64 expires_at, u32 offset, u32 size, u32 crc32
     2 put       i64 at, u64 first, u32 count, columns as above from priority on, list of those with a key, texts
@@ -96,7 +96,7 @@ _BEGIN, _BATCH, _FAIL_BATCH, _REPLAY, _SETTLE, _RELEASE_BATCH, _DELETE, _STREAMS
 _FOLLOW, _FAIL_LATER, _STREAMS_LATER, _UPDATE, _SETTINGS = range(24, 29)
 PUT_ONE_FIELDS = struct.Struct("<BqQqqqIII")
 _PUT_FIELDS = struct.Struct("<BqQI")
-_NUMBERING = struct.Struct("<qQ")  # what follows the kind of a put or a restore
+_NUMBERING = struct.Struct("<qQ")  # time and first number, after the kind of a put or a restore
 _AT = struct.Struct("<Bq")
 _AT_AND_TIME = struct.Struct("<Bqq")
 _AT_AND_NUMBER = struct.Struct("<BqQ")
@@ -119,27 +119,27 @@ _MOST_ATTEMPTS = 2**31
 
 
 class LoadName(NamedTuple):
-    """The load that messages came with."""
+    """The load that the messages of a group came with."""
 
     name: str
 
 
 class PageImage(NamedTuple):
-    """A page of rows as it was when it was packed."""
+    """A page of rows."""
 
     first: int
     page: Page
 
 
 class RestImage(NamedTuple):
-    """A state without its pages, and which number the next group has."""
+    """A state without its pages, and the number of the next group."""
 
     snapshot: StateSnapshot
     next_group: int
 
 
 class StreamsImage(NamedTuple):
-    """All streams, but for the messages that they keep."""
+    """All streams, without the messages that they keep."""
 
     snapshot: StreamsSnapshot
 
@@ -153,7 +153,7 @@ class KeptImage(NamedTuple):
 
 
 class SettingsImage(NamedTuple):
-    """The settings of a queue that has changed them."""
+    """The changed settings of a queue."""
 
     settings: Settings
 
@@ -166,7 +166,7 @@ Item = Recorded | Image | LoadName
 
 
 def encode_put(record: Put, bodies: Bodies) -> bytes:
-    """New messages and where their bodies are."""
+    """A put, with the places of the bodies."""
     at, first, priority, visible_at, expires_at, keys = record
     if len(priority) == 1 and not keys:
         return PUT_ONE_FIELDS.pack(
@@ -202,7 +202,7 @@ def encode_record(record: Record) -> bytes:
         case Update(at, settings):
             return _AT.pack(_UPDATE, at) + _encode_settings(settings)
         case Put():
-            raise TypeError("a put is encoded with where its bodies are")
+            raise TypeError("a put is encoded with encode_put()")
         case _:
             return _encode_stream_record(record)
 
@@ -243,7 +243,7 @@ def _encode_stream_record(record: StreamRecord) -> bytes:
 
 
 def encode_load(name: str) -> bytes:
-    """The load that the messages of a group came with."""
+    """The name of the load that the messages of a group came with."""
     return bytes([_LOAD]) + encode_text(name)
 
 
@@ -255,9 +255,9 @@ def encode_page(
     bodies: Bodies,
     stream: str | None = None,
 ) -> bytes:
-    """Some rows of a page, perhaps kept by a stream: their positions within it, where they are in its columns.
+    """Some rows of a page: their positions in it, their rows in its columns, and the places of their bodies.
 
-    And where their bodies are.
+    `stream` keeps them, if they are no messages of the queue.
     """
     whole = len(rows) == len(page.state)
 
@@ -291,7 +291,7 @@ def encode_page(
 
 
 def encode_rows(first: int, page: Page, stream: str | None = None) -> bytes:
-    """The rows of a page that are there, perhaps kept by a stream, with their places as they are."""
+    """The rows of a page that have a message, with their places."""
     keys = page.keys()
     rows = [row for row, state in enumerate(page.state) if state]
     if len(rows) == len(page.state):
@@ -307,12 +307,12 @@ def _encode_settings(settings: Settings) -> bytes:
 
 
 def encode_settings_image(snapshot: StateSnapshot) -> bytes:
-    """The settings, if they were changed; else nothing."""
+    """The settings, if they were changed; else no bytes."""
     return b"" if snapshot.settings is None else bytes([_SETTINGS]) + _encode_settings(snapshot.settings)
 
 
 def encode_rest(snapshot: StateSnapshot, next_group: int) -> bytes:
-    """A state without its pages, and which number the next group has."""
+    """A state without its pages, and the number of the next group."""
     minutes = [minute for minute in snapshot.receipts.dump() if minute.seqs]
     parts = [_REST_FIELDS.pack(_REST, next_group, snapshot.next_seq, len(minutes))]
     for began, seqs, nonces, outcomes in minutes:
@@ -328,7 +328,7 @@ def encode_rest(snapshot: StateSnapshot, next_group: int) -> bytes:
 
 
 def encode_streams(snapshot: StreamsSnapshot) -> bytes:
-    """All streams of a queue, but for the messages that they keep; nothing if there never was one."""
+    """All streams of a queue, without the messages that they keep; no bytes if there never was a stream."""
     if not snapshot.last_batch and not snapshot.streams:
         return b""
     held_now = [stream.held for stream in snapshot.streams.values() if stream.held is not None]
@@ -351,7 +351,7 @@ def encode_streams(snapshot: StreamsSnapshot) -> bytes:
 
 
 def decode_all(data: memoryview, most: int = MOST) -> Iterator[Item]:
-    """Everything that stands in the tail of a group, in order; `most` messages are in any record of it."""
+    """The records and images of a group, in order; a record has at most `most` messages."""
     reader = Reader(data, most)
     while reader.offset < len(data):
         if data[reader.offset] not in _DECODE:
@@ -363,7 +363,7 @@ def decode_all(data: memoryview, most: int = MOST) -> Iterator[Item]:
 
 
 def renumber(data: bytearray, at: int, first: int) -> tuple[str, list[Recorded]]:
-    """Give staged records their time and numbers, in place; the load that they belong to, and the records."""
+    """Give staged records their time and numbers, in place; the name of their load, and the records."""
     load, records = "", []
     reader = Reader(memoryview(data))
     while reader.offset < len(data):
@@ -447,7 +447,7 @@ def _decode_settings(reader: Reader) -> Settings:
     try:
         return Settings(**json.loads(reader.name()))
     except RecursionError:
-        raise ValueError("settings that are none") from None
+        raise ValueError("impossible settings") from None
 
 
 def _decode_load(reader: Reader) -> Item:
@@ -488,7 +488,7 @@ def _decode_page(reader: Reader) -> PageImage:
     ascending = all(map(operator.lt, positions, positions[1:])) and positions[-1] < PAGE_SIZE
     possible = set(page.state) <= _STATES and max(page.attempts) < _MOST_ATTEMPTS
     if first % PAGE_SIZE or first > LAST or not ascending or not possible:
-        raise ValueError("a page of what cannot be")
+        raise ValueError("an impossible page")
     if positions[0] or positions[-1] != count - 1:
         page.positions = {position: row for row, position in enumerate(positions)}
     return PageImage(first, page)

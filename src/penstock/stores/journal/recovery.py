@@ -1,11 +1,12 @@
-"""Recovery: from a journal, as a close, a crash or another program left it, to a queue that can go on.
+"""Recovery: opens a journal that a closed store, a crash or another program left.
 
-What a crash interrupted is finished, what it tore is cut off, and entries of another program become ours. Damage
-is refused: no guess is made, and the error says where it is.
+An interrupted packing is finished, a torn group is cut off, and entries of another program are adopted. Damage is
+refused with StoreCorrupt, which says where it is.
 """
 
 import logging
 from collections.abc import Callable
+from dataclasses import dataclass, field
 
 from penstock.contract.settings import Settings
 from penstock.errors import StoreCorrupt
@@ -13,11 +14,11 @@ from penstock.rules.ledger import Ledger
 from penstock.rules.records import Update
 from penstock.stores.journal import kestrel, strays
 from penstock.stores.journal.catalog import LOST, PUT_BACK, Catalog, Entry
-from penstock.stores.journal.files import ROTATED, JournalFiles, Segment, journals
+from penstock.stores.journal.files import JournalFiles, Segment, journals
 from penstock.stores.journal.format import Dialect
 from penstock.stores.journal.format import Entry as KestrelEntry
 from penstock.stores.journal.index import SavedIndex, read_index
-from penstock.stores.journal.reading import BEGINNINGS, Loader, Rest, is_ours, lacks_latest, look_at_rest
+from penstock.stores.journal.reading import BEGINNINGS, Loader, Rest, is_ours, lacks_latest, look_at_rest, open_all
 from penstock.stores.journal.strays import is_journal
 from penstock.system.clock import Clock
 from penstock.system.files import Disk, is_full
@@ -26,20 +27,20 @@ _CHUNK = 4 << 20
 _log = logging.getLogger("penstock")
 
 
+@dataclass(eq=False)
 class Journal:
-    """A queue's journal as it was found: its files, and how far they reach."""
+    """A recovered journal: its files, and how far they reach."""
 
-    def __init__(self, file: str, entry: Entry | None, ledger: Ledger) -> None:
-        self.file = file
-        self.entry = entry
-        self.ledger = ledger
-        self.segments: list[Segment] = []
-        self.next_group = 1
-        self.starts = [1]  # the number of its first group, 0 if that is packed; several if it is not known which
-        self.at = 0
-        self.loads: set[str] = set()  # whose messages were seen to have arrived
-        self.indexed = 0  # bytes of the journal that the snapshot stands for
-        self.index_size = 0
+    file: str
+    entry: Entry | None
+    ledger: Ledger
+    segments: list[Segment] = field(default_factory=list)
+    next_group: int = 1
+    starts: list[int] = field(default_factory=lambda: [1])  # possible numbers of its first group, 0 if packed
+    at: int = 0
+    loads: set[str] = field(default_factory=set)  # names of loads whose messages have arrived
+    indexed: int = 0  # bytes of the journal that the saved index covers
+    index_size: int = 0
 
 
 class Recovery:
@@ -56,12 +57,12 @@ class Recovery:
     def recover(
         self, file: str, known: Entry | None, name: str, names: Callable[[], list[str]], clean: int | None
     ) -> Journal:
-        """Recover the journal of a queue, whose files are among the names in the folder."""
+        """Recover the journal of a queue; `names` lists its files."""
         index = read_index(self._disk, self._catalog.index(file))
         if index is not None:
             try:
                 return self._load_with(index, file, known, name, names(), clean)
-            except StoreCorrupt:  # it may be the snapshot that is wrong: see without it
+            except StoreCorrupt:  # perhaps only the index is wrong: try without it
                 pass
         return self._load_with(None, file, known, name, names(), clean)
 
@@ -79,7 +80,7 @@ class Recovery:
         journal = Journal(file, known, ledger)
         if known is not None and known.latest:
             names = [name for name in names if not self._is_stray(files, name)]
-        journal.segments = self._open_segments(files, names)
+        journal.segments = open_all(files.tidy(names), lambda name: self._disk.open(files.path(name)))
         if known is None and file not in self._adopting and any(map(is_ours, journal.segments)):
             raise StoreCorrupt(
                 f"{files.path(file)!r} is a queue's journal, but {self._catalog.settings_of(file)!r} {LOST}. "
@@ -121,7 +122,7 @@ class Recovery:
                 "Put the file back; `penstock doctor` shows what there is"
             )
         if strange:
-            # Kestrel may have left nothing of what we wrote, and then only these know how far it went.
+            # Kestrel may have rewritten the journal; then only these know which numbers were used.
             ledger.state.skip_to(self._first if known is None else known.first)
             if index is not None:
                 ledger.state.skip_to(index.next_seq())
@@ -140,24 +141,17 @@ class Recovery:
         return journal
 
     def _is_stray(self, files: JournalFiles, name: str) -> bool:
-        """Whether a file only has the name of one that was rotated away; of one of ours the groups are missed."""
+        """Whether a file only has the name of a rotated one. If it is damaged, its groups will be missing."""
         if journals([name]) != [files.name] or name == files.name or name.endswith(".pack"):
             return False
         if stray := not is_journal(files.path(name), self._disk, self._dialect):
             strays.warn(files.folder, name)
         return stray
 
-    def _open_segments(self, files: JournalFiles, names: list[str]) -> list[Segment]:
-        segments = []
-        for number, name in enumerate(files.tidy(names), ROTATED):
-            file = self._disk.open(files.path(name))
-            segments.append(Segment(number, name, file, file.size()))
-        return segments
-
     def _judge(
         self, segment: Segment, rest: Rest, last: bool, clean: int | None, next_group: int
     ) -> list[KestrelEntry]:
-        """What is to be done with bytes that are not in a group; another program's entries among them."""
+        """Refuse, quarantine or cut off the bytes after the last group; another program's entries among them."""
         path = segment.file.path
         if not rest.offset and rest.torn and rest.data[0] not in BEGINNINGS:
             raise StoreCorrupt(
@@ -177,7 +171,7 @@ class Recovery:
             except OSError as error:
                 if not is_full(error):
                     raise
-                kept = "There is no space to keep them"  # and none is needed to go on
+                kept = "There is no space to keep them"  # recovery needs none
             _log.warning(
                 "%s: %d bytes at its end are no whole group; a crash interrupted the write, which no one was told "
                 "had succeeded. %s",
@@ -192,17 +186,17 @@ class Recovery:
         return rest.entries
 
     def _keep(self, segment: Segment, offset: int, data: bytes) -> str:
-        """Move bytes to quarantine, where as few may read them as before."""
+        """Move bytes to quarantine, with the mode of their file; the path."""
         return self._catalog.quarantine(segment.name, offset, data, segment.file.status().mode)
 
     def _adopt(
         self, files: JournalFiles, journal: Journal, loader: Loader, foreign: list[KestrelEntry]
     ) -> Journal:
-        """Make another program's entries ours, and read the result."""
+        """Write the entries of another program as a packed file of ours, and recover that."""
         state, now = journal.ledger.state, max(loader.at, self._clock.now())
         items = kestrel.replay_entries(state, foreign, now)
         if journal.entry is not None and state.settings != journal.entry.settings:
-            state.replay(Update(now, journal.entry.settings))  # of what changed them nothing may be left
+            state.replay(Update(now, journal.entry.settings))  # the record that changed them may be lost
         packed = kestrel.rewrite(files, journal.segments, state, items, loader.next_group, now, self._dialect)
         entry = journal.entry or Entry(state.name)
         self._catalog.keep(journal.file, entry)
@@ -212,9 +206,10 @@ class Recovery:
 
 
 def _settle(segment: Segment, closed: bool) -> None:
-    """Make the latest file durable as it was read, without its filling: the next write relies on where it ends.
+    """Cut off the filling of the latest file, and make it durable: the next write relies on where it ends.
 
-    After a sync that failed the system may show bytes that the disk never got, and call them synced.
+    It is written anew unless the store was closed: after a failed sync the system may show bytes that the disk
+    never got, and call them synced.
     """
     filled = segment.file.size() > segment.size
     if filled:

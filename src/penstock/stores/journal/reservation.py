@@ -1,9 +1,9 @@
-"""Space that is kept free, so that messages that are let in can be written, and settled when the disk is full.
+"""Reserved disk space, so that accepted messages can be written, and settled even when the disk is full.
 
-The store's ballast is a file of nothing but space. Every queue owes it so much per message, and reserves that in
-steps, ahead of the need, so that most messages are let in without a look at the disk; where there is none left it
-is DiskFull, before anything has changed. A write that finds the disk full takes from the ballast what it needs;
-until that is made good no new messages are let in. New messages also need xids that no other has.
+The store's ballast is a file of reserved space. Every queue reserves bytes per message, in steps and ahead of the
+need, so that most puts do not ask the disk. A put for which there is no space is DiskFull, before anything has
+changed. A write that finds the disk full takes space from the ballast; until that is refilled no messages are
+accepted. New messages also need xids that no other message has.
 """
 
 from collections.abc import Callable, Sequence
@@ -18,12 +18,12 @@ from penstock.system.files import Disk, File, is_full
 from penstock.system.threads import Lock
 
 _SETTLING = 384  # bytes kept free for each message: claiming and settling it, one by one
-_BESIDE = bodies.OVERHEAD + 160  # bytes that a message takes beside its payload, with a group for each
-PER_MESSAGE = _BESIDE + _SETTLING  # bytes that a new message needs beside its payload
-_FAR = PERIOD - (1 << 20)  # numbers after which xids may be open that come next
-_AHEAD = 4 << 20  # no more than this is reserved in advance
+_BESIDE = bodies.OVERHEAD + 160  # bytes of a message beside its payload, in a group of its own
+PER_MESSAGE = _BESIDE + _SETTLING  # bytes reserved for a new message beside its payload
+_FAR = PERIOD - (1 << 20)  # from this span of numbers on the next xids may be open
+_AHEAD = 4 << 20  # bytes reserved ahead, at most
 _SETTLE, _CLAIM = 160, 1024
-STEP = 64 << 10  # what is owed less than this is not worth a change
+STEP = 64 << 10  # smaller changes of the reserved space are not worth a system call
 _RELEASE = 4 << 10
 
 
@@ -39,7 +39,7 @@ class Ballast:
         self._file: File | None = None
 
     def owe(self, change: int, exactly: bool = False) -> None:
-        """Owe so much more or less, and have it; OSError, and nothing has changed, if there is not so much."""
+        """Change the owed space and reserve it; OSError changes nothing."""
         with self._lock:
             owed = self.owed + change
             if owed > self.size:
@@ -51,7 +51,7 @@ class Ballast:
             self.owed = owed
 
     def inherit(self, owed: int) -> None:
-        """Owe so much for messages that are there already, and have as much of it as there is."""
+        """Owe space for existing messages, and reserve as much of it as the disk has."""
         with self._lock:
             self.owed += owed
             size = self.owed
@@ -70,19 +70,19 @@ class Ballast:
         self.size = size
 
     def refill(self, size: int) -> None:
-        """Have so much again, for settling; OSError if the disk has less."""
+        """Reserve space for settling again, after release(); OSError if the disk is full."""
         with self._lock:
             if self.size < size:
                 self._reserve(size)
 
     def close(self) -> None:
-        """Let go of the file; the space stays reserved."""
+        """Close the file; the space stays reserved."""
         if self._file is not None:
             self._file.close()
 
     @property
     def short(self) -> bool:
-        """Whether a write took some of it."""
+        """Whether a write took space that is not refilled yet."""
         return self.size < self.owed
 
     def release(self, need: int) -> bool:
@@ -99,7 +99,7 @@ class Ballast:
 
 
 class Reservation:
-    """The reserved space of one queue; all is called under the queue's lock."""
+    """The reserved space of one queue; used under the queue's lock."""
 
     def __init__(
         self,
@@ -112,13 +112,13 @@ class Reservation:
         self._state = state
         self._folder = folder
         self.ballast = ballast
-        self.left = 0  # bytes that new messages may need before make_room() has to look again
+        self.left = 0  # bytes of new messages that need no new reservation
         self._pending = pending  # bytes that are still to be written
         self._stop = stop
-        self._owed = 0  # what the ballast keeps free for this queue
+        self._owed = 0  # bytes that the ballast has for this queue
 
     def make_room(self, entries: Sequence[Entry] = (), claims: int = 0) -> None:
-        """Reserve space for new messages and for settling all there are, in which claims have their share."""
+        """Reserve space for new messages, and for claiming and settling all messages."""
         ballast, count = self.ballast, len(entries)
         if not count:
             if ballast.short:
@@ -140,26 +140,26 @@ class Reservation:
         self.left = min(self._owed - needed, STEP, groups.MAX_SIZE - pending - size) if near else 0
 
     def expect(self, count: int, size: int) -> None:
-        """Reserve space for settling so many messages more, and for bytes of them that are still to be written."""
+        """Reserve space to write `size` bytes and settle `count` messages of a load."""
         self._reserve(self._pending() + size + self._for_settling(count))
 
     def skip_open_xids(self, count: int) -> None:
-        """See to it that the next so many numbers have xids that no message has."""
+        """Skip message numbers whose xid another message still has."""
         self.left = 0
         if self._state.next_seq + count - self._state.rows.oldest() > PERIOD:
             _skip_open_xids(self._state, count)
 
     def inherit(self) -> None:
-        """Reserve space for settling what was found."""
+        """Reserve space for settling the recovered messages."""
         self._owed = self._for_settling()
         self.ballast.inherit(self._owed)
 
     def shrink(self) -> None:
-        """Reserve space for settling the messages of the queue, and no more."""
+        """Give back space that settling the queue's messages does not need."""
         self._reserve(self._for_settling(), 0)
 
     def give_back(self) -> None:
-        """The queue is gone."""
+        """Give back all space: the queue is deleted."""
         self.ballast.owe(-self._owed)
 
     def _for_settling(self, more: int = 0) -> int:
@@ -194,7 +194,7 @@ class Reservation:
 
 
 def _skip_open_xids(state: State, count: int) -> None:
-    """Leave out numbers whose xid is still open, after four billion messages."""
+    """Skip numbers whose xid is still open, after four billion messages."""
     if (
         state.next_seq - state.rows.oldest()
     ) // PERIOD > state.size():  # a number that cannot be: look at every message

@@ -1,13 +1,13 @@
-"""The bodies of many messages at once: from the bytes of journal files, mapped into memory, to Arrow columns.
+"""Bodies of many messages as Arrow columns, from journal files that are mapped into memory.
 
 A body is an item, one byte or an xid, and perhaps a control item with headers and created_at (bodies.py). NumPy
-computes for all rows together where payloads begin and end; only rows with a control item are looked at one by
-one. Every body is checked before anything in it is believed.
+computes for all rows together where payloads begin and end; only control items are decoded one by one. The
+checksum of every body is compared first.
 
-One call checks all bodies of a run that touch each other: the crc32 of a and then b is that of a, moved on by the
-length of b, xor that of b. To move one on by a number of bytes is to multiply it by a power of x modulo the
-polynomial. That is linear: so a table says for each digit of the number, in base 256, what becomes of each byte of
-a crc, and NumPy does it for all pieces at once.
+One crc32 call checks a run of adjacent bodies: the crc32 of a and then b is that of a, moved by the length of b,
+xor that of b. To move a crc by a number of bytes is to multiply it by a power of x modulo the polynomial, which is
+linear. So there is a table per digit of that number, in base 256, with the result for each byte of a crc, and
+NumPy moves the crcs of all bodies at once.
 """
 
 import functools
@@ -23,24 +23,24 @@ from zlib_ng.zlib_ng import crc32
 from penstock.engine.arrow_columns import times
 from penstock.errors import PenstockError, StoreCorrupt
 from penstock.stores.journal import bodies
+from penstock.stores.journal.groups import joined
 
-_SPAN = 30  # bits: bodies whose places agree above them are near enough for offsets of 32 bits
+_SPAN = 30  # bits: offsets of bodies that agree above them fit into 32 bits
 _TIMES = 16
-_POLYNOMIAL = np.uint32(0xEDB88320)
 Column = Any  # of numpy
 
 
 class _Bodies(NamedTuple):
-    """What some bodies hold."""
+    """Columns of some bodies."""
 
     payload: pa.Array | None
     received_at: Column
     created_at: Column
-    headers: dict[int, dict[str, str]]  # by row, of those that have any
+    headers: dict[int, dict[str, str]]  # of rows that have any
 
 
 class Scan:
-    """Reads bodies from the files of a plan."""
+    """Reads bodies from the pinned files of a plan."""
 
     def __init__(self, folder: str, queues: Sequence[str], files: Sequence[tuple[str, str]]) -> None:
         self._folder = folder
@@ -49,7 +49,7 @@ class Scan:
         self._number = -1
 
     def columns(self, rows: pa.RecordBatch, wanted: frozenset[str]) -> dict[str, pa.Array]:
-        """The columns that need bodies."""
+        """The wanted columns that are in bodies."""
         file, offset = rows["file"].to_numpy(), rows["offset"].to_numpy()
         near = (file.astype(np.int64) << (62 - _SPAN)) | (offset >> _SPAN)
         starts = [0, *(np.flatnonzero(np.diff(near)) + 1).tolist()]
@@ -60,16 +60,14 @@ class Scan:
         if "payload" in wanted:
             payloads = [part.payload for part in parts]
             columns["payload"] = payloads[0] if len(parts) == 1 else pa.concat_arrays(payloads)
-        if "received_at" in wanted:
-            columns["received_at"] = times(np.concatenate([part.received_at for part in parts]))
-        if "created_at" in wanted:
-            columns["created_at"] = times(np.concatenate([part.created_at for part in parts]))
+        for name in wanted & {"received_at", "created_at"}:
+            columns[name] = times(np.concatenate([getattr(part, name) for part in parts]))
         if "headers" in wanted:
             columns["headers"] = _maps([(len(part.received_at), part.headers) for part in parts])
         return columns
 
     def _decode(self, number: int, rows: pa.RecordBatch, wanted: frozenset[str]) -> _Bodies:
-        """Decode bodies that lie near each other in one file."""
+        """Decode bodies of one file whose offsets fit into 32 bits."""
         self._open(number)
         data = self._data
         offset, size = rows["offset"].to_numpy(), rows["size"].to_numpy().astype(np.int64)
@@ -110,7 +108,7 @@ class Scan:
         self._buffer = pa.py_buffer(self._map)
 
     def _check(self, rows: pa.RecordBatch, offset: Column, end: Column) -> None:
-        """Compare the checksums of bodies: of those that touch each other, as a whole."""
+        """Compare the checksums of bodies; those of adjacent bodies as a whole."""
         crcs, view = rows["crc"].to_numpy(), self._view
         runs = np.append(0, np.flatnonzero(offset[1:] != end[:-1]) + 1)
         lasts = np.append(runs[1:], len(crcs)) - 1
@@ -121,7 +119,7 @@ class Scan:
             self._name_damage(rows, int(runs[run]), int(lasts[run]) + 1, offset, end)
 
     def _name_damage(self, rows: pa.RecordBatch, start: int, stop: int, offset: Column, end: Column) -> None:
-        """Of some bodies one is damaged: say which."""
+        """Raise StoreCorrupt for the first damaged body of a run."""
         for row in range(start, stop):
             if crc32(self._view[offset[row] : end[row]]) == rows["crc"][row].as_py():
                 continue
@@ -134,14 +132,14 @@ class Scan:
 
 
 def _integers(data: Column, at: Column, kind: str) -> Column:
-    """The integers at these places, wherever they lie."""
+    """The integers at these offsets, which need not be aligned."""
     size = np.dtype(kind).itemsize
     anywhere = np.ndarray((max(0, len(data) - size + 1),), kind, data, strides=(1,))
     return anywhere[at].astype(np.int64)
 
 
 def _payloads(buffer: pa.Buffer, start: Column, stop: Column) -> pa.Array:
-    """A copy of what lies from each start to its stop: every other value of an array that has all between."""
+    """The bytes from each start to its stop: every other value of an array that also has the bytes between."""
     base = int(start[0])
     offsets = np.empty(2 * len(start), np.int32)
     offsets[0::2] = start - base
@@ -153,7 +151,7 @@ def _payloads(buffer: pa.Buffer, start: Column, stop: Column) -> pa.Array:
 
 
 def _maps(parts: Sequence[tuple[int, dict[int, dict[str, str]]]]) -> pa.Array:
-    """The headers of all rows, of which most have none."""
+    """The headers of all rows; most have none."""
     counts = np.zeros(sum(count for count, _ in parts) + 1, np.int32)
     names: list[str] = []
     values: list[str] = []
@@ -172,14 +170,14 @@ def _maps(parts: Sequence[tuple[int, dict[int, dict[str, str]]]]) -> pa.Array:
 
 
 def joined_crcs(crcs: Column, ends: Column, runs: Column) -> Column:
-    """The crc32 of each run of pieces that touch each other. `runs` has the number of the first piece of each."""
+    """The crc32 of each run of adjacent pieces. `runs` has the index of the first piece of each run."""
     lasts = np.append(runs[1:], len(crcs)) - 1
     after = np.repeat(ends[lasts], lasts - runs + 1) - ends  # bytes of the run that follow each piece
     return np.bitwise_xor.reduceat(_moved(crcs, after), runs)
 
 
 def _moved(crcs: Column, by: Column) -> Column:
-    """Each moved on by so many bytes."""
+    """Each crc moved by its number of bytes."""
     digit = 0
     while (left := by >> 8 * digit).any():
         table, row = _table(digit), (left & 255) << 10
@@ -195,28 +193,17 @@ def _moved(crcs: Column, by: Column) -> Column:
 
 @functools.cache
 def _table(digit: int) -> Column:
-    """For each value of a digit: what becomes of each value of each of the four bytes of a crc."""
-    moved = np.empty((256, 32), np.uint32)  # of crcs with a single bit
+    """For each value of a digit: the moved value of each of the four bytes of a crc."""
+    moved = np.empty((256, 32), np.uint32)  # crcs with a single bit
     moved[0] = np.uint32(1) << np.arange(32, dtype=np.uint32)
-    moved[1] = _one_byte(moved[0]) if digit == 0 else _by_one(digit - 1, 255, _by_one(digit - 1, 1, moved[0]))
+    moved[1] = [joined(1 << bit, 0, 256**digit) for bit in range(32)]
     for value in range(2, 256):
         moved[value] = _apply(_bytes(moved[1][None])[0], moved[value - 1])
     return _bytes(moved).ravel()
 
 
-def _by_one(digit: int, value: int, crcs: Column) -> Column:
-    """Crcs moved on by a value of a digit."""
-    return _apply(_table(digit).reshape(256, 4, 256)[value], crcs)
-
-
-def _one_byte(crcs: Column) -> Column:
-    for _ in range(8):
-        crcs = np.where(crcs & 1, crcs >> 1 ^ _POLYNOMIAL, crcs >> 1)
-    return crcs
-
-
 def _bytes(bits: Column) -> Column:
-    """From what becomes of each bit to what becomes of each byte, for many tables at once."""
+    """From the moved values of bits to those of bytes, for many tables at once."""
     table = np.zeros((len(bits), 4, 256), np.uint32)
     for byte in range(4):
         for bit in range(8):

@@ -1,8 +1,8 @@
-"""A journal store seen without its lock, while another process may write to it, rotate and pack.
+"""Snapshots of a journal store's queues, read without the lock while another process writes, rotates and packs.
 
-A view of a queue is the state that its journal describes at one moment, after the asking: what was acknowledged
-before is in it, and nothing that is half written. Files that are renamed or packed away between being listed and
-being opened make a gap in the numbers of the groups, or are not found; then everything is looked at anew.
+A snapshot is the state of a queue at one moment after the call: it has everything that was acknowledged before,
+and nothing that is half written. Files that are renamed or packed between being listed and being opened are not
+found, or leave a gap in the numbers of groups; then the folder is read again.
 """
 
 import json
@@ -28,14 +28,14 @@ from penstock.system.files import Disk, File
 
 _TRIES = 20
 _PAUSE = 0.01  # seconds between two tries, growing
-_LONG_PAUSE = 0.5  # the same while a load arrives
+_LONG_PAUSE = 0.5  # seconds between two tries while a load arrives
 
-OpenFile = Callable[[str], File]  # from a path to the open file; it may pin it first
+OpenFile = Callable[[str], File]  # opens a path; it may pin the file first
 
 
 @dataclass(frozen=True)
 class SegmentFile:
-    """A file in which bodies are, known by the number in their places."""
+    """A file with bodies, and the number that it has in their places."""
 
     number: int
     name: str
@@ -47,9 +47,9 @@ class QueueSnapshot:
     """A queue at one moment."""
 
     contents: State
-    files: list[SegmentFile]  # in which the bodies are
+    files: list[SegmentFile]
     journal: str  # the name of its latest file
-    entry: Entry | None  # what the store has written of it
+    entry: Entry | None  # of the catalog
     end: int  # of the last whole group in the last file
     next_group: int
 
@@ -57,17 +57,17 @@ class QueueSnapshot:
 class _Queue(NamedTuple):
     name: str
     file: str
-    known: Entry | None  # None: nothing but files, or the queue that is always there
+    known: Entry | None  # None: another program's journal, or the queue `default` without one
 
 
 class _Arriving(PenstockError):
-    """Of a load that takes effect all at once only a part is there yet."""
+    """Only a part of a committed load has arrived yet."""
 
 
 class StoreSnapshot:
-    """The queues of a store, each as it is when it is looked at. `now` is the clock's.
+    """Makes snapshots of the queues of a store. `now` is the clock's time.
 
-    With a `witness`, which makes ledgers that look at what happens, journals are read from their beginning.
+    `witness` makes the ledgers that journals are replayed into; then they are replayed from their beginning.
     """
 
     def __init__(
@@ -78,16 +78,16 @@ class StoreSnapshot:
         self._now = now
         self._witness = witness
         self._catalog = Catalog(folder, disk)
-        self._found: dict[str, _Queue] = {}  # when all were last asked for
+        self._found: dict[str, _Queue] = {}  # all queues, when they were last listed
         if not disk.is_folder(folder):
             raise PenstockError(f"there is no store {os.path.abspath(folder)!r}: no such folder")
         check_folder(folder, disk, "doc")
         self._refresh()
         if not self._listed and not disk.is_folder(os.path.join(folder, FOLDER)):
-            raise PenstockError(f"there is no store in {os.path.abspath(folder)!r}: nothing of one is there")
+            raise PenstockError(f"there is no store in {os.path.abspath(folder)!r}: it has no journals")
 
     def _refresh(self) -> None:
-        """Look at the folder anew."""
+        """List the folder again."""
         self._clean = self._catalog.clean()
         self._listed: dict[str, list[str]] = {}
         for name in self._disk.listfiles(self.folder):
@@ -95,7 +95,7 @@ class StoreSnapshot:
                 self._listed.setdefault(journal, []).append(name)
 
     def settings(self, queue: str | None = None) -> dict[str, Settings]:
-        """The queues, by name, with their settings; of one queue, or of all of them."""
+        """The settings of one queue, or of all queues, by name."""
         return {name: Settings() if known is None else known.settings for name, _, known in self._queues(queue)}
 
     def journal(self, queue: str) -> str | None:
@@ -107,7 +107,7 @@ class StoreSnapshot:
             return None
 
     def view(self, queue: str, open_file: OpenFile, let_go: Callable[[str], None]) -> QueueSnapshot | None:
-        """A queue as it is now; None if it was deleted meanwhile. `let_go` of files that are not needed after all.
+        """A snapshot of a queue; None if it was deleted meanwhile. `let_go` gets files that it does not use.
 
         The files stay readable only if `open_file` has pinned them; their paths are those that it has opened.
         """
@@ -121,7 +121,7 @@ class StoreSnapshot:
                 (found,) = [self._found[queue]] if queue in self._found else self._queues(queue)
             except QueueNotFound:
                 return None
-            with suppress(FileNotFoundError):  # renamed or packed away meanwhile
+            with suppress(FileNotFoundError):  # renamed or packed meanwhile
                 view, failure = self._look(found, open_file, let_go)
                 if view is not None:
                     return view
@@ -133,7 +133,7 @@ class StoreSnapshot:
         """One queue, or all of them, by name."""
         if queue is not None:
             known = self._catalog.entry(names.file_name(queue))
-            if known is not None and known.name == queue and not known.deleted:  # without reading of all others
+            if known is not None and known.name == queue and not known.deleted:  # no other entry is read
                 return [_Queue(queue, names.file_name(queue), known)]
         entries = self._entries()
         living = ((file, known) for file, known in entries.items() if not known.deleted)
@@ -162,7 +162,7 @@ class StoreSnapshot:
     def _look(
         self, queue: "_Queue", open_file: OpenFile, let_go: Callable[[str], None]
     ) -> tuple[QueueSnapshot | None, PenstockError | None]:
-        """Read one journal; the view, or why there is none."""
+        """Read one journal; the snapshot, or the error that a further try may not have."""
         name, file, known = queue
         opened: list[str] = []
 
@@ -185,13 +185,13 @@ class StoreSnapshot:
             reading = self._read(journal)
             if (failure := _failure(journal, reading)) is not None:
                 return None, failure
-            # A file that is missing before others makes a gap in the numbers. At the end it may have been listed
-            # under no name, or have made room for a new one, just when it was rotated away; or files of a load are
-            # to follow. First its manifest and then the files: it goes when they are there.
+            # A missing file between others makes a gap in the numbers of groups. A missing file at the end does
+            # not: it may have been rotated while the folder was listed, or files of a load may follow. The
+            # manifest is looked for before the files, because it is removed after they have arrived.
             if file not in listed or not reading.end:
                 if self._is_loading(name):
                     return None, _arriving(name)
-                if self._list(file) != listed:
+                if replay_order(self._disk.listfiles(self.folder), file) != listed:
                     return None, None
             ledger = reading.ledger
             ledger.state.advance(max(self._now, reading.loader.at, known.at if known else 0))
@@ -205,7 +205,7 @@ class StoreSnapshot:
                 let_go(path)
 
     def _is_loading(self, queue: str) -> bool:
-        """Whether messages of a load are just coming into a queue, or were when a crash interrupted that."""
+        """Whether a committed load has messages for a queue that may not have arrived."""
         for manifest in manifests(self._disk, self.folder):
             with suppress(FileNotFoundError), self._disk.open(manifest) as file:
                 content = json.loads(file.read(0, file.size()).partition(b"\n")[0])
@@ -213,12 +213,8 @@ class StoreSnapshot:
                     return True
         return False
 
-    def _list(self, file: str) -> list[str]:
-        """The files of a journal, now."""
-        return replay_order([name for name in self._disk.listfiles(self.folder) if name.startswith(file)], file)
-
     def _read(self, journal: FoundJournal) -> Reading:
-        """From the snapshot on, where it can be believed, as opening does."""
+        """Read from the saved index on, if that is valid, as opening does."""
         if self._witness is not None:
             return read(journal, make=self._witness)
         index = read_index(self._disk, self._catalog.index(journal.file)) if journal.segments else None
@@ -226,7 +222,7 @@ class StoreSnapshot:
             reading = read(journal, index)
             if reading.damage is None:
                 return reading
-            for number, segment in enumerate(journal.segments, ROTATED):  # it may be the snapshot that is wrong
+            for number, segment in enumerate(journal.segments, ROTATED):  # perhaps only the index is wrong
                 segment.number = number
         return read(journal)
 
@@ -239,7 +235,7 @@ def _arriving(queue: str) -> _Arriving:
 
 
 def _failure(journal: FoundJournal, reading: Reading) -> PenstockError | None:
-    """What keeps a journal from being read, if that is so and remains so."""
+    """Why a journal that was read cannot be used, if it cannot."""
     if reading.damage is not None:
         return StoreCorrupt(
             f"the journal of queue {journal.name!r} is damaged: {reading.damage.why}. "

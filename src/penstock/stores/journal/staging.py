@@ -1,13 +1,13 @@
-"""Staged messages: commit groups that are written beside a journal by a load of many messages.
+"""Staging: a load's messages as commit groups, written beside the journals.
 
     .penstock/staged/LOAD/PART    commit groups, one after the other, of any queues
-    .penstock/staged/LOAD/load    the manifest: from when it is there, the load counts
-    .penstock/loads/RUN           manifests of loads that were named and have taken effect
+    .penstock/staged/LOAD/load    the manifest: to write it commits the load
+    .penstock/loads/RUN           manifests of named loads that were committed
 
-A staged group is as groups.py has it, but for what only the journal can know: number, time and xid in its head,
-the numbers of its messages in its records, and the checksum over all. `number_group` fills them in. It has the
-messages of one queue, and they are all done or none is (xids count only those that are not). Its records begin
-with the name of the load and the part, so that a journal shows what has arrived.
+A staged group is as groups.py has it, without fields that only the journal can know: number, time and xid in its
+head, the numbers of its messages in its records, and its checksum. `number_group` fills them in. The messages of a
+group are of one queue, and all done or all not (done messages have no xids). Its records begin with the name of
+the load and the part, so that the journal has the names of the loads that have arrived.
 """
 
 import os
@@ -39,50 +39,50 @@ _NAME = re.compile(r"[0-9]+-[0-9]+-[0-9]+\.[0-9a-f]{16}", re.ASCII)
 
 
 class Piece(NamedTuple):
-    """A staged group: where it is, and what the rules of its queue ask about."""
+    """A staged group: where it is, and the numbers that the queue's rules check."""
 
     queue: str
     file: str
     offset: int
     length: int
-    tail: int  # where its tail starts, from its own start
-    crc: int  # of what is between head and tail
+    tail: int  # the offset of its tail in the group
+    crc: int  # of the bytes between head and tail
     messages: int
     done: bool
-    payloads: int  # bytes of them
-    longest: int
+    payloads: int  # bytes of all payloads
+    longest: int  # bytes of a payload
     lowest: int  # priority
-    highest: int
+    highest: int  # priority
 
 
 class Numbered(NamedTuple):
-    """What a staged group gets when it becomes one of a journal."""
+    """The parts of a staged group that are replaced when it joins a journal."""
 
     head: bytes
     tail: bytes
     records: list[Recorded]
-    load: str  # with the part
+    load: str  # name of the load and the part
 
 
 def new_name(owner: int) -> str:
-    """A name for a load that a process stages, which must live as long."""
+    """A new load's name. The load counts as abandoned when the process `owner` ends."""
     return f"{name_of(owner)}.{secrets.token_hex(8)}"
 
 
 def folder_of(store: str, load: str) -> str:
-    """Where a load is staged."""
+    """The folder of a staged load."""
     if not _NAME.fullmatch(load):
         raise InvalidArgument(f"{load!r} is not the name of a load")
     return os.path.join(store, FOLDER, "staged", load)
 
 
 def is_abandoned(load: str) -> bool:
-    """Whether the process that staged a load is gone; asked by the one that has just opened the store."""
+    """Whether nobody stages a load any more; for the process that has just opened the store."""
     return began_at(load) is not None or (bool(_NAME.fullmatch(load)) and is_gone(load.partition(".")[0]))
 
 
 class Part:
-    """A file that one task fills with staged groups. What was added is durable after close(); more may follow."""
+    """A file of staged groups, which one task fills. Added groups are durable after close(); more may follow."""
 
     def __init__(self, disk: Disk, folder: str, load: str, name: str) -> None:
         self._disk = disk
@@ -106,7 +106,7 @@ class Part:
         lowest: int = 0,
         highest: int = 0,
     ) -> None:
-        """Add a group: bodies of messages, and their records, whose offsets count from where the group starts."""
+        """Add a group: bodies, and records whose offsets count from the start of the group."""
         if self._file is None:
             path = os.path.join(self._folder, self._name)
             self._file = self._disk.open(path, exclusive=not self.pieces)
@@ -132,7 +132,7 @@ class Part:
         expires_at: Sequence[int | None] | None = None,
         restored: Restored | None = None,
     ) -> None:
-        """Add a group of messages of a queue with that retention; times that are given win, 0 = never."""
+        """Add a group of messages; `retention` is the queue's. Given times win; 0 is never."""
         count = len(entries)
         if isinstance(entries, Plain):
             priority, visible = [0] * count, [now] * count
@@ -148,7 +148,7 @@ class Part:
         if restored is not None:
             parts, sizes, crcs = bodies.encode_restored(entries, restored.received_at, expires, restored.done)
         else:
-            # The short way of plain entries is for those that expire all at once.
+            # encode() takes the first expiry for all plain entries.
             alike = entries if expires_at is None else list(entries)
             parts, sizes, crcs = bodies.encode(alike, 1, now, expires, "doc")
         offsets = list(accumulate(sizes[:-1], initial=groups.HEAD_SIZE))
@@ -168,14 +168,13 @@ class Part:
         )
 
     def close(self) -> None:
-        """Make it durable; its name is, once the folder is synced."""
+        """Sync and close the file. Its name is durable once the folder is synced."""
         file, self._file = self._file, None
         if file is not None:
             with file:
                 file.sync()
 
     def discard(self) -> None:
-        """Leave nothing."""
         if self._file is not None:
             self._file.close()
         with suppress(FileNotFoundError):
@@ -189,7 +188,7 @@ def _given(usual: list[int], given: Sequence[int | None] | None) -> list[int]:
 
 
 def number_group(piece: Piece, file: File, first: int, number: int, at: int) -> Numbered:
-    """What makes a staged group the one of a journal that has this number, with messages from `first` on."""
+    """The head, tail and records of a staged group that gets a number, with messages from `first` on."""
     start = piece.offset + piece.tail + groups.TAIL.size
     records = bytearray(file.read(start, piece.length - piece.tail - groups.TAIL.size - groups.END.size))
     load, numbered = renumber(records, at, first)
@@ -199,12 +198,12 @@ def number_group(piece: Piece, file: File, first: int, number: int, at: int) -> 
 
 
 def bodies_of(piece: Piece, file: File) -> bytes:
-    """What is between the head and the tail of a staged group."""
+    """The bytes between the head and the tail of a staged group."""
     return file.read(piece.offset + groups.HEAD_SIZE, piece.tail - groups.HEAD_SIZE)
 
 
 def manifests(disk: Disk, store: str) -> Iterator[str]:
-    """The manifests of loads that count, and may not have arrived in all of their queues."""
+    """The manifests of committed loads that may not have arrived in all of their queues."""
     for load in staged_loads(disk, store):
         path = os.path.join(folder_of(store, load), MANIFEST)
         if disk.exists(path):
@@ -212,7 +211,7 @@ def manifests(disk: Disk, store: str) -> Iterator[str]:
 
 
 def staged_loads(disk: Disk, store: str) -> Iterator[str]:
-    """The loads that are staged."""
+    """The names of all staged loads."""
     folder = os.path.join(store, FOLDER, "staged")
     for name in sorted(disk.listdir(folder)) if disk.exists(folder) else []:
         if _NAME.fullmatch(name):

@@ -1,9 +1,9 @@
-"""One queue's journal at work: commit groups that threads share, and the files that they go to.
+"""The storage of one queue: commit groups that threads share, and the journal files that they are written to.
 
 Records and bodies join the open group. A commit seals that group, appends and syncs it while the next group fills:
 one sync serves all threads that arrived while the last one ran. Only the thread that leads a commit appends to the
-latest file, until that is rotated away and the next begins. Where a sync is part of every write, small groups go
-over a filling, which is written ahead; and a write that finds the disk full takes space from the ballast.
+latest file, until that is rotated and the next begins. With sync="always" small groups overwrite a filling, which
+is written ahead. A write that finds the disk full takes space from the ballast.
 """
 
 from collections import deque
@@ -44,40 +44,39 @@ from penstock.system.files import File, is_full
 from penstock.system.threads import Lock, Threads
 
 _SYNC_EVERY = 1_000  # milliseconds, with sync="interval"
-_ENTRY = 4 << 10  # bytes that `queues/FILE` takes
+_ENTRY = 4 << 10  # bytes of `queues/FILE`
 _TAIL = groups.OVERHEAD - groups.HEAD_SIZE
 
 
 class OpenGroup:
-    """The group of a number, which goes to a segment at an offset. It is filled under the queue's lock."""
+    """A commit group that is being filled, under the queue's lock; its place in the journal is fixed."""
 
     __slots__ = ("at", "buffer", "next_seq", "number", "place", "records", "segment", "start", "written", "xid")
 
     def __init__(self, segment: int, start: int, number: int) -> None:
         self.segment = segment
         self.start = start
-        self.place = (segment << PLACE_BITS) + start  # of its first byte, among those of all segments
+        self.place = (segment << PLACE_BITS) + start  # of its first byte
         self.number = number
         self.buffer = bytearray(groups.HEAD_SIZE)
         self.records = bytearray()
-        self.xid: int | None = None  # before its first message
+        self.xid: int | None = None  # the last used one before its first message
         self.next_seq = 0
         self.at = 0
         self.written = 0
 
     @property
     def size(self) -> int:
-        """Bytes that it takes, if it is sealed now."""
+        """Bytes of the group if it were sealed now."""
         return len(self.buffer) + len(self.records) + _TAIL
 
     def is_empty(self) -> bool:
-        """Whether there is nothing to write."""
         return not self.records and len(self.buffer) == groups.HEAD_SIZE
 
     def put(
         self, record: Put, entries: Sequence[Entry], dialect: Dialect
     ) -> tuple[Sequence[int], Sequence[int], Sequence[int]]:
-        """Take in new messages; the places, sizes and checksums of their bodies."""
+        """Add new messages; the places, sizes and checksums of their bodies."""
         at, first, priority, visible_at, expires_at, keys = record
         self.number_next(first, len(entries))
         if len(priority) == 1 and not keys and dialect == "doc":
@@ -88,7 +87,7 @@ class OpenGroup:
         offset, base = len(self.buffer), self.place
         offsets = list(accumulate(sizes[:-1], initial=offset))
         if offsets[-1] > 2 * offset:  # most of it is new
-            self.buffer = bytearray().join([self.buffer, *parts])  # one large object is made, not two
+            self.buffer = bytearray().join([self.buffer, *parts])  # makes one large object, not two
         else:
             self.buffer += b"".join(parts)
         self.records += encode_put(record, Bodies(offsets, sizes, crcs))
@@ -97,7 +96,7 @@ class OpenGroup:
     def _put_plain(
         self, payload: bytes, at: int, seq: int, priority: int, visible_at: int, expires_at: int
     ) -> tuple[Sequence[int], Sequence[int], Sequence[int]]:
-        """One payload, as bodies.encode() and encode_put() have it: nearly all puts, in two calls less."""
+        """One payload, encoded as bodies.encode() and encode_put() do, in two calls less: nearly all puts."""
         body = ITEM.pack(ADDX, TIMES + len(payload), at, expires_at) + payload + RESERVE
         offset, size, crc = len(self.buffer), len(body), crc32(body)
         self.buffer += body
@@ -105,7 +104,7 @@ class OpenGroup:
         return (self.place + offset,), (size,), (crc,)
 
     def number_next(self, first: int, count: int) -> None:
-        """See to it that the next so many messages have the xids that go with their numbers."""
+        """Write SAVE_XID, where needed, so that the next messages get the xids of their sequence numbers."""
         if self.xid is None:
             self.xid = xid_before(first)
         elif first != self.next_seq:
@@ -113,7 +112,7 @@ class OpenGroup:
         self.next_seq = first + count
 
     def read(self, place: int, size: int) -> bytes:
-        """A body that is in here."""
+        """A body that is still to be written."""
         start = place - self.place
         return bytes(self.buffer[start : start + size])
 
@@ -122,23 +121,23 @@ Result = TypeVar("Result")
 
 
 class LatestFile:
-    """The latest file of one journal, if it is there: it is made with its first group."""
+    """The latest file of one journal. There is none until its first group is written."""
 
     def __init__(self, files: JournalFiles, segment: Segment | None, ballast: Ballast, through: bool) -> None:
         self.segment = segment
         self._files = files
         self._ballast = ballast
-        self._through = through  # every write is synced
-        self._filled = segment.size if segment else 0  # how far the file reaches with its filling
+        self._through = through  # whether every write is synced
+        self._filled = segment.size if segment else 0  # end of the file, with its filling
         self._unsynced: File | None = None
 
     def append(self, segment: Segment, start: int, buffer: bytearray) -> None:
-        """Write a group. Small ones are written over a filling, as a sync of that is much cheaper than of growth.
+        """Write a group. Small groups overwrite a filling: to sync a growing file costs much more.
 
-        What a crash leaves of a group must never look like a whole filling and then something else, for that is
-        what another program leaves that went on after us. So the sector in which the filling ends must be old, and
-        then nothing follows, or be new and begin with something else. A group that has only REMOVE there goes to
-        the disk in two steps: by then its beginning is there.
+        A whole filling followed by other bytes means that another program went on with the journal. What a crash
+        leaves of a group must never look like that. So the sector in which the filling ends must be old, with
+        nothing after it, or new and begin with something else than filling. A group that has only REMOVE there is
+        written in two steps: its beginning is on disk before the rest.
         """
         end, through = start + len(buffer), self._through
         write = segment.file.write_through if through else segment.file.write
@@ -159,7 +158,7 @@ class LatestFile:
         self._filled = max(self._filled, end)
 
     def rotate(self, stamp: Callable[[], int]) -> None:
-        """Give the file, if there is one, the name that says when it was left."""
+        """Rename the file, if there is one, to its name with a time stamp."""
         files, old = self._files, self.segment
         if old is None:
             return
@@ -171,7 +170,6 @@ class LatestFile:
         old.name, old.file.path = name, files.path(name)
 
     def create(self, number: int) -> Segment:
-        """Make the next file."""
         files = self._files
         mode = mode_of([self.segment] if self.segment is not None else [])
         file = self.with_space(0, lambda: files.disk.open(files.path(files.name), create=True, mode=mode))
@@ -179,11 +177,10 @@ class LatestFile:
         return Segment(number, files.name, file, 0)
 
     def go_on_with(self, segment: Segment) -> None:
-        """From here on this is the latest file."""
         self.segment, self._filled = segment, 0
 
     def with_space(self, size: int, work: Callable[..., Result], *arguments: object) -> Result:
-        """Do something that needs so much space, with space from the ballast if there is no other."""
+        """Do `work`, which needs `size` bytes; when the disk is full, with space from the ballast."""
         while True:
             try:
                 return work(*arguments)
@@ -192,19 +189,19 @@ class LatestFile:
                     raise
 
     def sync_later(self, file: File) -> bool:
-        """A file is to be synced; whether no other was."""
+        """Let the next sync() include a file; whether none was waiting."""
         first, self._unsynced = self._unsynced is None, file
         return first
 
     def sync(self) -> None:
-        """Sync what was written and not synced."""
+        """Sync the latest file, and an earlier one that waits for it."""
         file, self._unsynced = self._unsynced, None
         current = self.segment
         for each in {id(each): each for each in (file, current.file if current else None) if each}.values():
             each.sync()
 
     def finish(self) -> None:
-        """Make the file durable, without its filling: the next opening relies on where it ends."""
+        """Cut off the filling and sync the file: the next opening relies on where it ends."""
         if self.segment is None:
             return
         filled = self._filled > self.segment.size
@@ -216,31 +213,31 @@ class LatestFile:
 
 
 class Shared(NamedTuple):
-    """What a storage shares with the store."""
+    """What the storages of one store have in common."""
 
     clock: Clock
-    elapsed: Clock  # time that passes also while the clock is set back
-    timer: Alarm  # on that
+    elapsed: Clock  # goes on while the clock is set back
+    timer: Alarm  # by the elapsed clock
     threads: Threads
     sync: str
     dialect: Dialect
     segment_size: int
     ballast: Ballast
-    failed: Callable[[BaseException], None]  # the whole store must stop
+    failed: Callable[[BaseException], None]  # stops the whole store
 
 
 class Cut(NamedTuple):
-    """A journal between two files: the state there, and all files before."""
+    """A journal cut between two files: the files before the cut, and the state after them."""
 
     snapshot: StateSnapshot
     files: list[Segment]
     next_group: int
     at: int
-    base: Settings  # that the files before begin with
+    base: Settings  # with which replay of the files begins
 
 
 class JournalStorage:
-    """One queue's journal."""
+    """Where the records and bodies of one queue go."""
 
     def __init__(
         self,
@@ -260,10 +257,10 @@ class JournalStorage:
         self.segments = {segment.number: segment for segment in segments}
         self.stored = sum(segment.size for segment in segments)  # bytes of all files
         self.written = 0
-        # Called by the thread that has committed, once there are so many bytes.
+        # Called by the committing thread once the journal has that many bytes.
         self.on_commit: Callable[[], None] = lambda: None
         self.on_commit_from = 0
-        # Called before the first group of a file is written, with its number if the file is new; else with 0.
+        # Called before the first write to a file: with the number of the group if the file is new, else 0.
         self._begin = begin
         self._begun = False
         self._closed = self._retired = False
@@ -285,11 +282,11 @@ class JournalStorage:
 
     @property
     def next_group(self) -> int:
-        """The number of the next group; every one before it is whole."""
+        """The number of the open group."""
         return self._open.number
 
     def total(self) -> int:
-        """Bytes of the whole journal, with what is still to be written."""
+        """Bytes of the journal, with those still to be written."""
         return self.stored + self._pending()
 
     @property
@@ -297,7 +294,7 @@ class JournalStorage:
         return self.commits.durable
 
     def is_quiet(self) -> bool:
-        """Whether nothing is to be written."""
+        """Whether no record waits to be written."""
         return self._open.is_empty() and not self._sealed
 
     def _pending(self) -> int:
@@ -305,7 +302,7 @@ class JournalStorage:
         return pending if not self._sealed else pending + sum([each.size for each in list(self._sealed)])
 
     def make_room(self, entries: Sequence[Entry] = (), claims: int = 0, settings: Settings | None = None) -> None:
-        """Make sure that new messages, or that many claims, can be written; DiskFull, and nothing has changed."""
+        """Reserve space for new messages, claims or settings; DiskFull changes nothing."""
         reservation = self.reservation
         if len(entries) == 1:
             entry = entries[0]
@@ -322,7 +319,7 @@ class JournalStorage:
             reservation.make_room(entries, claims)
 
     def begin_piece(self, first: int, count: int, content: bytes) -> tuple[int, int]:
-        """Let staged bodies join the open group, with so many xids; the place of the group, and where they are."""
+        """Add the bodies of a staged piece with `count` xids; the open group's place, and their offset in it."""
         group = self._open
         group.number_next(first, count)
         offset = len(group.buffer)
@@ -330,7 +327,7 @@ class JournalStorage:
         return group.place, offset
 
     def end_piece(self, records: bytes, at: int) -> None:
-        """The records of what was staged."""
+        """Add the records of the staged pieces."""
         self._open.records += records
         self.at = max(self.at, at)
         self._open.at = self.at
@@ -338,7 +335,7 @@ class JournalStorage:
         self._open.written = self.written
 
     def write(self, record: Record, entries: Sequence[Entry] = ()) -> None:
-        """Let a record join the open group."""
+        """Add a record to the open group."""
         group = self._open
         if isinstance(record, Put):
             self.state.rows.place(record.first, *group.put(record, entries, self.shared.dialect))
@@ -354,22 +351,21 @@ class JournalStorage:
         group.written = self.written
 
     def _done(self, record: Ack | Pop | StreamSettle) -> list[int]:
-        """What a record has made done, and left listed."""
+        """Messages that a record has made done, and that stay listed."""
         if isinstance(record, StreamSettle):
             return self.state.streams.kept_and_done(record.stream, record.batch)
         return record.seqs
 
     def drop(self, seqs: Sequence[int]) -> None:
-        """The messages are gone, for readers of the journal too."""
+        """End the transactions of messages that are gone."""
         self._open.buffer += bodies.confirm(seqs)
 
     def find(self, seqs: Sequence[int], among: Located | None = None) -> list[Extent]:
-        """Where bodies are, neighbours together; those that are still to be written are copied."""
+        """The extents of bodies; unwritten bodies are copied."""
         rows = self.state.rows if among is None else among
         return bodies.find(rows, seqs, self.segments, self._first_unwritten, self._unwritten)
 
     def sizes(self, seqs: Sequence[int]) -> list[int]:
-        """How long bodies are."""
         rows = map(self.state.rows.locate, seqs)
         return [page.size[at] for page, at in rows]
 
@@ -377,12 +373,12 @@ class JournalStorage:
         for group in (*self._sealed, self._open):
             if 0 <= place - group.place < len(group.buffer):
                 return group.read(place, size)
-        raise StoreCorrupt(f"a message of queue {self.state.name!r} is neither on disk nor about to be")
+        raise StoreCorrupt(f"a message of queue {self.state.name!r} is neither on disk nor waiting to be written")
 
     # In any thread
 
     def at_hand(self, found: Sequence[Extent]) -> list[Extent] | None:
-        """Extents with their bytes, if these can be had at once."""
+        """Extents with their bytes, if no disk access is needed; else None."""
         return bodies.from_cache(found)
 
     def read(self, found: Sequence[Extent]) -> list[Body]:
@@ -394,7 +390,7 @@ class JournalStorage:
             self.on_commit()
 
     def refuse(self, failure: Callable[[], StoreClosed]) -> None:
-        """A change was interrupted, and state and records do not agree: nothing is written any more."""
+        """Stop writing: a change was interrupted, and the state no longer agrees with the records."""
         self.commits.refuse(failure)
 
     def rotate(self) -> "Cut":
@@ -403,7 +399,7 @@ class JournalStorage:
 
         def begin() -> None:
             nonlocal cut
-            with self.lock:  # for the time of a few syncs, so that the files and the state agree
+            with self.lock:  # held during a few syncs, so that files and state agree
                 self.commits.check()
                 self.commits.flush()
                 old = list(self.segments.values())
@@ -419,16 +415,16 @@ class JournalStorage:
         return cut
 
     def leave_file(self) -> int:
-        """End the latest file, so that others can follow; the next number of a group. The caller leads, locked."""
+        """Rotate the latest file, before staged files follow; the next group's number. The caller leads."""
         self.commits.check()
         self.commits.flush()
         self._begin_writing()
-        self._latest.rotate(self._stamp)
+        self._latest.rotate(self.next_stamp)
         self._latest.segment = None
         return self._open.number
 
     def follow(self, name: str, file: File, number: int) -> Segment:
-        """A whole file follows the others under that name, and then comes the group of this number."""
+        """Append a whole file to the journal; the next group, with this number, goes to a new file."""
         segment = Segment(self._last + 1, name, file, file.size())
         self.add(segment)
         self._last += 2
@@ -436,22 +432,18 @@ class JournalStorage:
         self._first_unwritten = self._open.place
         return segment
 
-    def next_stamp(self) -> int:
-        """A time for the name of a file that follows all others."""
-        return self._stamp()
-
     def next_packed(self) -> int:
-        """The number of the next packed file: below those of all files that are rotated."""
+        """The segment number of the next packed file: below those of all rotated files."""
         return max([PACKED, *[number for number in self.segments if number < ROTATED]]) + 1
 
     def add(self, segment: Segment) -> None:
-        """Bodies can be read from one more file."""
-        with self.lock:  # a new dict, because anyone may be going through the old one
+        """Let bodies be read from a new file."""
+        with self.lock:  # a new dict, because other threads may iterate over the old one
             self.segments = {**self.segments, segment.number: segment}
             self.stored += segment.size
 
     def replace(self, old: Sequence[Segment], new: Segment | None) -> None:
-        """Bodies are no longer read from the old files; a reader that is at it still has them open."""
+        """Read bodies from the new file instead of the old ones, which current readers still have open."""
         with self.lock:
             dead = {segment.number for segment in old}
             kept = {number: each for number, each in self.segments.items() if number not in dead}
@@ -461,10 +453,10 @@ class JournalStorage:
     # By the one thread that leads
 
     def _flush(self) -> int:
-        """Write every group that there is; how many records are on stable storage then."""
+        """Write all groups; how many records are durable then."""
         with self.lock:
             if self._retired:
-                return self.written  # gone with the queue
+                return self.written  # the queue is deleted
             if not self._open.is_empty() and self.commits.failure is None:
                 self._seal()
             waiting = list(self._sealed)
@@ -495,11 +487,11 @@ class JournalStorage:
             self._begun = True
 
     def _seal(self) -> None:
-        """Close the open group and begin the next, in a new file if it is time for one."""
+        """Seal the open group and begin the next, in a new file if this one has reached the segment size."""
         group = self._open
         if group.xid is None:
             group.xid = last_xid(self.state.next_seq)
-        group.at = self.at = max(self.at, self.state.advanced)  # what is gone by then stays gone
+        group.at = self.at = max(self.at, self.state.advanced)  # messages that are gone by then stay gone
         self._sealed.append(group)
         end = group.start + len(group.buffer) + len(group.records) + _TAIL
         if end >= self.shared.segment_size:
@@ -513,21 +505,21 @@ class JournalStorage:
         self._open = OpenGroup(self._last, 0, number)
 
     def _install(self, group: OpenGroup) -> Segment:
-        """The segment that a group goes to; a new file is made with its first group."""
+        """The segment of a group; a new file is made for its first group."""
         latest = self._latest
         if latest.segment is not None and latest.segment.number == group.segment:
             return latest.segment
-        latest.rotate(self._stamp)
+        latest.rotate(self.next_stamp)
         segment = latest.create(group.segment)
-        latest.with_space(_ENTRY, self._begin, group.number)  # not before the file is there to stay
+        latest.with_space(_ENTRY, self._begin, group.number)  # after the file's name is durable
         self._begun = True
         with self.lock:
             self.add(segment)
             latest.go_on_with(segment)
         return segment
 
-    def _stamp(self) -> int:
-        """A time that is later than that of every file."""
+    def next_stamp(self) -> int:
+        """A time for a file name, later than those of all files."""
         stamps = [self.files.stamp(each.name) for each in self.segments.values() if each.name != self.files.name]
         return max([self.shared.clock.now(), *[stamp + 1 for stamp in stamps]])
 
@@ -541,21 +533,21 @@ class JournalStorage:
             raise self.commits.stop(error) from error
 
     def close(self) -> bool:
-        """Write the records that no thread waits for; False: nothing may be written any more."""
+        """Write the last records; False if writing has failed."""
         if self.commits.failure is None:
             self.commits.lead(self._finish)
         return self.commits.failure is None
 
     def let_go(self) -> None:
-        """Close the files, so that what is removed of them no longer takes space."""
+        """Close the files, which frees the space of removed ones."""
         self._closed = True
         for segment in self.segments.values():
             segment.file.close()
 
     def retire(self) -> None:
-        """The queue is gone, and its files are about to be."""
+        """Stop writing: the queue is deleted, and its files are about to be removed."""
 
-        def end() -> None:  # not beside a thread that writes, and would make a file again
+        def end() -> None:  # led, because a thread that writes would make a file again
             with self.lock:
                 self.segments, self.stored = {}, 0
                 self._latest.segment = None

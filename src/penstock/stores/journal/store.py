@@ -1,4 +1,4 @@
-"""The journal store: a folder of Kestrel journals, one per queue, kept by one process at a time."""
+"""The backend of a journal store: a folder of Kestrel journals, one per queue, open in one process at a time."""
 
 import logging
 import os
@@ -15,7 +15,6 @@ from penstock.engine.commits import stopped
 from penstock.engine.loads import OpenLoads
 from penstock.errors import (
     DiskFull,
-    InvalidArgument,
     NotSupported,
     QueueNotFound,
     StoreClosed,
@@ -27,7 +26,7 @@ from penstock.stores.journal import pins, staging
 from penstock.stores.journal.catalog import FOLDER, LOST, PUT_BACK, Catalog, Entry, queue_of
 from penstock.stores.journal.files import JournalFiles, Listing, SharedNames, journals
 from penstock.stores.journal.follow import JournalStreams
-from penstock.stores.journal.format import DIALECTS, Dialect
+from penstock.stores.journal.format import Dialect, check_dialect
 from penstock.stores.journal.loads import JournalDepot, Load, Loads
 from penstock.stores.journal.reading import close_segments, is_ours, open_segments
 from penstock.stores.journal.recovery import Journal, Recovery
@@ -45,7 +44,7 @@ _log = logging.getLogger("penstock")
 
 
 class JournalBackend(Engine):
-    """Keeps queues in journals."""
+    """An engine whose queues are stored in the journals of one folder."""
 
     def __init__(
         self,
@@ -71,7 +70,7 @@ class JournalBackend(Engine):
         self._journals: dict[str, Journal] = {}
         self._keeping = self._threads.lock()  # held while `queues/FILE` is written
         self._taking_in = self._threads.lock()
-        self._left = False  # whether the folder was let go of
+        self._left = False  # whether the folder was closed, or left to the parent process
         self._upkeep: dict[str, Upkeep] = {}
         self._failure: BaseException | None = None
         self._loads = Loads(self._catalog, disk, self.find, self._upkeep, self.create, segment_size)
@@ -96,7 +95,7 @@ class JournalBackend(Engine):
         for path in self._catalog.lost(entries, clean):
             raise StoreCorrupt(f"{path!r} {LOST}. Nothing was changed. {PUT_BACK}")
         for file in [file for file, entry in entries.items() if entry.deleted]:
-            self._remove(file)  # a crash interrupted that
+            self._remove(file)  # a crash interrupted the deletion
             del entries[file]
         self._first = self._catalog.first()
         taken = {entry.name for entry in entries.values()}
@@ -114,8 +113,8 @@ class JournalBackend(Engine):
                 journal.entry = Entry(name, starts=journal.starts)
                 self._catalog.keep(file, journal.entry)
             self._keep_settings(journal)
-        self._catalog.forget_adopting()
-        self._catalog.forget_clean()
+        self._catalog.remove("adopting")
+        self._catalog.remove("clean")  # from here on the store may change
         if DEFAULT not in self._journals:
             file = self._catalog.new_file(DEFAULT, self._taken())
             self._journals[DEFAULT] = Journal(file, None, Ledger(DEFAULT, Settings(), self._first))
@@ -124,7 +123,7 @@ class JournalBackend(Engine):
         self._loads.recover(self._journals)
 
     def _strangers(self, listing: Listing, entries: dict[str, Entry]) -> list[str]:
-        """Journals that are to be taken over; what only has the name of one is left alone."""
+        """Journals of other programs, to be adopted; files that only have a journal's name are left alone."""
         strays = find_strays(self._folder, listing.names, entries, self._disk, self._shared.dialect)
         for name in strays.values():
             warn(self._folder, name)
@@ -144,7 +143,7 @@ class JournalBackend(Engine):
         return strangers
 
     def _is_ours(self, file: str) -> bool:
-        """Whether a journal that is not known is ours nevertheless."""
+        """Whether Penstock wrote a journal that has no `queues/FILE`."""
         segments = open_segments(self._folder, file, self._disk)
         try:
             return any(map(is_ours, segments))
@@ -152,23 +151,22 @@ class JournalBackend(Engine):
             close_segments(segments)
 
     def _taken(self) -> list[str]:
-        """What no new journal may be called."""
+        """Names that a new journal may not have."""
         there = [name.partition(".")[0] for name in self._disk.listdir(self._folder)]
         return [*there, *[journal.file for journal in self._journals.values()]]
 
-    # At work
+    # Packing
 
     def pack(self, queue: str) -> int:
-        """Pack a queue's journal now; how many bytes that freed."""
+        """Pack a queue's journal; the bytes freed."""
         with self.packing(queue) as upkeep:
             return upkeep.pack()
 
     def shrinks(self, queue: str) -> bool:
-        """Whether packing makes a queue's journal smaller."""
         return self._upkeep_of(queue).shrinks()
 
     def shrink(self, queue: str) -> int:
-        """Pack a queue's journal if that makes it smaller, or whole again; how many bytes that freed."""
+        """Pack a queue's journal if it is damaged or would become smaller; the bytes freed."""
         with self.packing(queue) as upkeep:
             if upkeep.is_damaged():
                 return upkeep.pack()
@@ -176,14 +174,14 @@ class JournalBackend(Engine):
 
     @contextmanager
     def packing(self, queue: str) -> Iterator[Upkeep]:
-        """The upkeep of a queue; packing or deleting it waits meanwhile."""
+        """The upkeep of a queue, locked: no other thread packs or deletes the queue."""
         with self._held(queue) as upkeep:
-            self.find(queue).counts()  # lets time have passed
+            self.find(queue).counts()  # ends delays, leases and retentions that are over
             yield upkeep
 
     @contextmanager
     def _held(self, queue: str) -> Iterator[Upkeep]:
-        """The upkeep of a queue, locked. One that was deleted while its lock was waited for is not the queue's."""
+        """The upkeep of a queue, locked. The queue may be deleted and made again while the lock is waited for."""
         while True:
             upkeep = self._upkeep_of(queue)
             with upkeep.packing:
@@ -191,27 +189,25 @@ class JournalBackend(Engine):
                     yield upkeep
                     return
 
-    def begin_load(self) -> str:
-        """A name for a load that this process will stage, see staging.py."""
-        return self._loads.begin()
+    # Loads and streams
 
     def owner(self) -> None:
-        """Not for this kind of store."""
+        """Slate stores have one, see owner_operations.py."""
         raise NotSupported(f"the store {self.folder!r} is not a slate store")
 
     def take_in(self, load: Load) -> bool:
-        """Let a load take effect once, however often that is asked: what was staged is there until then."""
+        """Commit a load; a second call does nothing, because the staged folder goes with the first."""
         with self._taking_in:
             if not self._disk.exists(staging.folder_of(self.folder, load.name)):
                 return True
             return self.load(load)
 
     def load(self, load: Load) -> bool:
-        """Let a load take effect, all of it or nothing; False: its run has taken effect before."""
+        """Commit a load, all of it or nothing; False: its run was committed before."""
         self._check_dialect()
         try:
             return self._loads.take_in(load)
-        except OSError as error:  # it may count, or not: opening finds out
+        except OSError as error:  # whether the load is committed shows when the store is opened again
             self._failed(error)
             raise stopped(error) from error
 
@@ -228,10 +224,10 @@ class JournalBackend(Engine):
 
     def _check_dialect(self) -> None:
         if self._shared.dialect != "doc":
-            raise NotSupported('loads are staged for dialect="doc": open the store without another')
+            raise NotSupported('loads are staged for dialect="doc": open the store without dialect=')
 
     def keep_indexes(self) -> None:
-        """Right after opening: if a crash had much replayed, let the next opening start from here."""
+        """Save indexes right after recovery, if it replayed much, so that the next opening replays less."""
         for upkeep in list(self._upkeep.values()):
             upkeep.keep_index_early()
 
@@ -243,7 +239,7 @@ class JournalBackend(Engine):
     def _upkeep_of(self, queue: str) -> Upkeep:
         upkeep = self._upkeep.get(queue)
         if upkeep is None:
-            self.find(queue)  # says that there is none
+            self.find(queue)  # raises QueueNotFound
             raise QueueNotFound(f"queue {queue!r} is just being made or deleted: try again")
         return upkeep
 
@@ -300,7 +296,7 @@ class JournalBackend(Engine):
         storage = JournalStorage(
             files, ledger.state, lock, self._shared, journal.segments, journal.next_group, journal.at, begin
         )
-        journal.segments = []  # the storage's from here on: a file that is replaced must be let go of
+        journal.segments = []  # the storage owns the files now, and closes those that it replaces
         upkeep = Upkeep(
             journal,
             storage,
@@ -331,9 +327,9 @@ class JournalBackend(Engine):
         try:
             self._catalog.keep(file, entry)
         except OSError as error:
-            if is_full(error) and not self._catalog.knows(file):
+            if is_full(error) and not self._disk.exists(self._catalog.settings_of(file)):
                 raise DiskFull(f"no space left for queue {queue!r} in {self._folder!r}: free some") from error
-            raise  # it may be there after a restart, or not
+            raise  # whether the queue exists shows when the store is opened again
         self._journals[queue] = Journal(file, entry, Ledger(queue, settings, first))
 
     def _deleting(self, queue: str, first: int) -> None:
@@ -356,7 +352,7 @@ class JournalBackend(Engine):
         JournalFiles(self._folder, file, self._disk, self._names).remove(names)
         self._catalog.forget(file)
 
-    # Ending
+    # Closing
 
     def close(self) -> None:
         if self._left:
@@ -367,7 +363,7 @@ class JournalBackend(Engine):
         try:
             self._wait_for_packing()
             if self._failure is None:
-                hints = not self._shared.ballast.short  # or else the space is for settling
+                hints = not self._shared.ballast.short  # else the space left is for settling messages
                 reached = {}
                 for upkeep in self._upkeep.values():
                     if upkeep.close(index=hints):
@@ -376,7 +372,7 @@ class JournalBackend(Engine):
                     with suppress(OSError):
                         self._catalog.keep_clean(reached)
         finally:
-            self._wait_for_packing()  # again if that was interrupted: before that the folder is not let go of
+            self._wait_for_packing()  # again if the first wait was interrupted: the lock is released after it
             for upkeep in self._upkeep.values():
                 upkeep.storage.let_go()
             self._shared.ballast.close()
@@ -384,7 +380,7 @@ class JournalBackend(Engine):
             self._left = True
 
     def forked(self) -> None:
-        """In a child: leave the store to the parent."""
+        """In a forked child: leave the store to the parent."""
         if not self._left:
             self._left = True
             self._refusal = _forked
@@ -396,7 +392,7 @@ class JournalBackend(Engine):
             upkeep.wait()
 
     def _failed(self, error: BaseException) -> None:
-        """Stop everything: what was written last may be lost."""
+        """Stop the whole store: the last writes may be lost."""
         if self._failure is not None:
             return
         self._failure = error
@@ -408,7 +404,7 @@ class JournalBackend(Engine):
                 queue.stop(lambda: stopped(error))
 
         # On a thread of its own, because the one that failed may hold a queue's lock.
-        with suppress(RuntimeError):  # no thread to be had: consumers in line wait until their time is over
+        with suppress(RuntimeError):  # no thread can start: waiting consumers wait until their timeout
             self._threads.start("penstock-stop", stop)
 
 
@@ -423,9 +419,8 @@ def open_journal(
     segment_size: int = SEGMENT_SIZE,
     locked: Callable[[], None] = lambda: None,
 ) -> JournalBackend:
-    """Open the journals in a folder, which is made if it is not there; `locked` is called once it is ours."""
-    if dialect not in DIALECTS:
-        raise InvalidArgument(f"dialect={dialect!r} is none of {', '.join(DIALECTS)}")
+    """Open the journal store in a folder, which is made if missing; `locked` is called once the lock is taken."""
+    check_dialect(dialect)
     try:
         return JournalBackend(
             folder, clock or SystemClock(), sync, dialect, disk or SystemDisk(), threads, segment_size, locked
@@ -434,7 +429,7 @@ def open_journal(
         raise unavailable(error.filename or folder, error) from error
 
 
-_parents: list[JournalBackend] = []  # of which this process is a child: nothing of them may be freed here
+_parents: list[JournalBackend] = []  # backends of the parent process: nothing of them may be freed here
 
 
 def _forked() -> StoreClosed:

@@ -1,4 +1,4 @@
-"""Files in a folder that are no journals. They are never taken over, moved or removed."""
+"""Stray files: files in a store's folder that are no journals. They are never adopted, moved or removed."""
 
 import logging
 import os
@@ -10,17 +10,17 @@ from penstock.stores.journal.files import is_temporary, journals
 from penstock.stores.journal.format import Broken, Dialect, added, decode
 from penstock.system.files import Disk, File
 
-_LOOKED_AT = 64 << 10  # bytes at the beginning of a file
-USUAL = ("lost+found", ".gitignore", ".gitkeep", ".DS_Store")  # in folders that people call empty
+_LOOKED_AT = 64 << 10  # bytes read from the beginning of a file
+USUAL = ("lost+found", ".gitignore", ".gitkeep", ".DS_Store")  # a folder with these alone is empty
 _LATER = {"clean", "store", "ballast", "share"}
 _TIMES = range(946_684_800_000, 4_102_444_800_000)  # of this century, in milliseconds
 _log = logging.getLogger("penstock")
 
 
 def check_folder(folder: str, disk: Disk, dialect: Dialect) -> None:
-    """Refuse to make a store of a folder with files of others; one that was a store before stays one.
+    """Refuse a folder with other files, unless it is a store already or a Kestrel's folder.
 
-    StoreCorrupt: it was one, and its folder of settings is missing.
+    StoreCorrupt: it was a store, and its folder of settings is missing.
     """
     subfolder, settings = os.path.join(folder, FOLDER), os.path.join(folder, FOLDER, "queues")
     later = _later(subfolder, disk)  # looked for first: another process may be making the store just now
@@ -28,7 +28,7 @@ def check_folder(folder: str, disk: Disk, dialect: Dialect) -> None:
         return
     if later:
         raise StoreCorrupt(
-            f"{settings!r} is missing, in which the names and settings of all queues were. Nothing was changed: "
+            f"{settings!r} is missing: it has the names and settings of all queues. Nothing was changed: "
             f"put back a copy of that folder, or remove {subfolder!r} if all of them may have default settings"
         )
     files = set(disk.listfiles(folder))
@@ -38,7 +38,7 @@ def check_folder(folder: str, disk: Disk, dialect: Dialect) -> None:
         if name not in files or not is_journal(path, disk, dialect):
             stray = stray or name
         elif not is_temporary(name) and disk.status(path).size:
-            return  # a Kestrel was here
+            return  # a Kestrel's folder
     if stray:
         raise StoreUnavailable(
             f"{folder!r} is no store, and {stray!r} in it is no journal, so that nothing was touched: give the "
@@ -47,14 +47,14 @@ def check_folder(folder: str, disk: Disk, dialect: Dialect) -> None:
 
 
 def _later(subfolder: str, disk: Disk) -> bool:
-    """Whether something is there that a store makes only when its folder of settings is there for good."""
+    """Whether the subfolder has files that a store makes only after its folder of settings is durable."""
     index = os.path.join(subfolder, "index")
     made = disk.listdir(subfolder) if disk.is_folder(subfolder) else []
     return not _LATER.isdisjoint(made) or (disk.is_folder(index) and bool(disk.listdir(index)))
 
 
 def is_journal(path: str, disk: Disk, dialect: Dialect) -> bool:
-    """Whether a file has the name of a journal's, and begins as one."""
+    """Whether a file has the name and the beginning of a journal's file."""
     name = os.path.basename(path)
     if is_temporary(name):  # never read
         return True
@@ -90,7 +90,7 @@ def begins_as_journal(file: File, dialect: Dialect) -> bool:
 def find_strays(
     folder: str, names: Iterable[str], known: Container[str], disk: Disk, dialect: Dialect
 ) -> dict[str, str]:
-    """What looks like journals that the store does not know, and is none; each with the file that shows it."""
+    """Unknown journals by name that are none, each with the file that shows it."""
     found: dict[str, str] = {}
     for name in sorted(names):
         for journal in journals([name]):
@@ -101,5 +101,5 @@ def find_strays(
 
 
 def warn(folder: str, name: str) -> None:
-    """Tell of a file that is left alone."""
+    """Warn of a stray file."""
     _log.warning("%s is no journal, and is left alone: move it elsewhere", os.path.join(folder, name))

@@ -1,8 +1,8 @@
-"""Tables of journal stores: the rows of a snapshot, cut up and pinned when a read is planned.
+"""Tables of journal stores for Spark: the rows of a snapshot, cut up and pinned when a read is planned.
 
-A plan is a folder with the pins of a read and one file of Arrow with what its tasks need. It belongs to the
-process that drives Spark, because the one that makes it ends before the tasks begin. Spark does not say when a
-DataFrame is no longer used: so plans go when their process does, and earlier those that were not used for long.
+A plan is a folder with the pins of a read and an Arrow file with the rows of its tasks. It belongs to the process
+that drives Spark, because the one that makes it ends before the tasks begin. Spark does not say when a DataFrame
+is no longer used, so a plan is dropped when its process ends, or when it was not used for long.
 """
 
 import json
@@ -48,10 +48,10 @@ from penstock.system.clock import SystemClock
 from penstock.system.files import File, ReadingDisk, SystemDisk
 
 ROWS = "rows.arrow"
-_UNUSED = 24 * 3600  # seconds after which a plan that no task has read may go
-_IN_USE = 600  # seconds for which one is kept in any case
+_UNUSED = 24 * 3600  # seconds after which a plan that no task has read is dropped
+_IN_USE = 600  # seconds for which a plan is kept in any case
 _MOST = 1_000  # plans of one process
-_MOST_BYTES = 1 << 30  # that the rows of its plans take
+_MOST_BYTES = 1 << 30  # of the rows of its plans
 _OFFSET = np.uint64((1 << PLACE_BITS) - 1)
 
 
@@ -98,12 +98,7 @@ class JournalTables(Tables):
     def brought(self, store: str, run: str, opened: Opener) -> list[list[Any]] | None:
         disk = ReadingDisk()
         load = read_run(disk, Catalog(folder_of(store), disk), run)
-        if load is None:
-            return None
-        return [
-            [queue, sum(piece.messages for piece in pieces), sum(piece.payloads for piece in pieces)]
-            for queue, pieces in sorted(load.by_queue().items())
-        ]
+        return None if load is None else [list(each) for each in load.brought()]
 
     def follower(self, store: str, queue: str, schema: pa.Schema, owner: int) -> "FileFollower":
         return FileFollower(folder_of(store), queue, schema, owner)
@@ -128,7 +123,7 @@ class JournalTables(Tables):
 
 
 def new_plan(store: str, owner: int) -> Pins:
-    """A place for a plan, after those that no one needs any more are dropped."""
+    """The pins for a new plan, after unused plans are dropped."""
     sweep(store, SystemDisk())
     pins = Pins(store, owner)
     _drop_unused(pins.owner)
@@ -153,7 +148,7 @@ def _drop_unused(owner: str) -> None:
 def write_plan(
     folder: str, parts: Sequence[pa.RecordBatch], names: Mapping[str, Any] | None, file_name: str = ROWS
 ) -> list["PlanPart"]:
-    """Write the parts of a plan beside the pins in this folder; without names the rows are those of the table."""
+    """Write the parts of a plan beside its pins. Without `names` the rows are those of the table."""
     path = os.path.join(folder, file_name)
     metadata = {"penstock": json.dumps(names).encode()}
     with pa.OSFile(path, "wb") as file, pa.ipc.new_file(file, parts[0].schema.with_metadata(metadata)) as to:
@@ -169,17 +164,17 @@ class PlanPart(NamedTuple):
     number: int
 
     def exists(self) -> bool:
-        """Whether this machine sees the plan."""
+        """Whether this machine has the plan."""
         return os.path.exists(self.path)
 
     def read(self, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
-        """The rows, as of the snapshot."""
+        """The rows of the snapshot."""
         folder = os.path.dirname(self.path)
         try:
             with pa.memory_map(self.path) as file:
                 plan = pa.ipc.open_file(file)
                 rows = plan.get_batch(self.number)
-                os.utime(folder)  # it is in use
+                os.utime(folder)  # marks it as used
         except FileNotFoundError:
             raise PenstockError(
                 f"the plan of this DataFrame is gone ({self.path!r}), as it was not used for long: load() it again"
@@ -201,7 +196,7 @@ class PlanPart(NamedTuple):
 
 
 def located(rows: pa.RecordBatch, files: Sequence[int], first: int = 0) -> pa.RecordBatch:
-    """Rows with `file` and `offset` in the stead of `place`. `files` are numbered from `first` on, ascending."""
+    """Rows with `file` and `offset` instead of `place`. `files`, ascending, are numbered from `first` on."""
     if "place" not in rows.schema.names:
         return rows
     place, numbers = rows["place"].to_numpy(), np.array(files, np.uint64)
@@ -227,7 +222,7 @@ class _Messages:
         self._bodies = bool(BODY.intersection(schema.names))
         self._wanted = sources_of(schema.names)
         self._queues: list[str] = []
-        self._files: list[tuple[str, str]] = []  # the name of each pin, and the name that it stands for
+        self._files: list[tuple[str, str]] = []  # the name of each pin, and of the file
         self._disk = ReadingDisk()
 
     def parts(self, queues: Sequence[str]) -> list[PlanPart]:
@@ -261,7 +256,7 @@ class _Messages:
 
 
 def _nothing(path: str) -> None:
-    """There is nothing to let go of."""
+    """For files that are not pinned."""
 
 
 def _queues(store: StoreSnapshot, found: Mapping[str, Settings], schema: pa.Schema) -> Iterator[dict[str, Any]]:
@@ -297,13 +292,12 @@ class PinnedBatch(NamedTuple):
     folder: str
 
     def drop(self) -> None:
-        """Let go of the files."""
         with suppress(PenstockError):
             drop_plan(self.folder, SystemDisk())
 
 
 class FileFollower:
-    """Follows the files of a queue, which are held for a process: tasks read bodies straight from them."""
+    """Follows the files of a queue, pinned for a process: tasks read bodies straight from them."""
 
     def __init__(self, folder: str, queue: str, schema: pa.Schema, owner: int) -> None:
         self._folder, self._queue, self._owner = folder, queue, owner

@@ -1,7 +1,7 @@
-"""The upkeep of one journal: packed in the background when that is worth it, indexed when the store closes.
+"""The upkeep of one journal: packing in the background, and the saved index when the store closes.
 
-It is worth it when most of a journal is waste, and that more than a segment, or when no messages are left; and not
-again before the journal has doubled, so that packing stays cheap beside the work that makes it due.
+A journal is packed when more than half of it, and more than a segment, is waste, or when no messages are left; and
+not again before it has doubled, so that packing stays cheap beside the work that makes it due.
 """
 
 import logging
@@ -20,17 +20,17 @@ from penstock.stores.journal.storage import Cut, JournalStorage
 from penstock.system.files import is_full
 from penstock.system.threads import Lock, Task
 
-_EMPTY = 16 << 20  # an empty queue's journal shrinks from this size on, as Kestrel's does
-_HELD_BACK = 1 << 30  # bytes of a journal up to which it is not packed, for the sake of followers
-_OVERHEAD = 192  # bytes that a waiting message may well take beside its body
-_SMALL = 1 << 20  # a snapshot of at most this size is always worth writing
-_REPLAYED = 256 << 10  # bytes that were replayed when a store was opened: then an index helps the next opening
-_FEW = 50_000  # messages whose index is written in no time
+_EMPTY = 16 << 20  # an empty queue's journal is packed from this size on, as Kestrel's is
+_HELD_BACK = 1 << 30  # bytes of a journal up to which packing waits for followers
+_OVERHEAD = 192  # bytes of a waiting message beside its body, about
+_SMALL = 1 << 20  # an index of at most this size is always worth writing
+_REPLAYED = 256 << 10  # bytes that recovery replayed: beyond them an index helps the next opening
+_FEW = 50_000  # messages whose index is written quickly
 _log = logging.getLogger("penstock")
 
 
 class Upkeep:
-    """Keeps one journal small, and quick to open."""
+    """Packs and indexes one journal."""
 
     def __init__(
         self,
@@ -46,21 +46,21 @@ class Upkeep:
         self.storage = storage
         self.packing = storage.shared.threads.lock()
         self._catalog = catalog
-        self._lock = lock  # the store's: no task starts once that is closed
+        self._lock = lock  # the store's: no packing starts once it is closed
         self._keeping = keeping  # held while `queues/FILE` is written
         self._is_open = is_open
-        self._pack_now = pack  # by way of the store, where the queue may be gone by then
-        self.before_packing: Callable[[], None] = lambda: None  # called while the files are all there
+        self._pack_now = pack  # through the store, which knows whether the queue still exists
+        self.before_packing: Callable[[], None] = lambda: None  # called before files are removed
         self._least = min(_EMPTY, storage.shared.segment_size)
         storage.on_commit, storage.on_commit_from = self.look, self._least
         self._wanted = False
         self._task: Task | None = None  # that packs, or packed, in the background
-        self._pack_from = 0  # not before it has so many bytes
-        self._empty_from = 0  # nor, when it has no messages, before so many
-        self._emptied_to: int | None = None  # which group comes first once the packing that runs has emptied it
+        self._pack_from = 0  # bytes of the journal from which on it is packed
+        self._empty_from = 0  # bytes from which on it is packed when it has no messages
+        self._emptied_to: int | None = None  # the first group after the running packing, if that empties it
 
     def look(self) -> None:
-        """After a commit: pack if it is time."""
+        """Pack in the background if it is time; called after commits."""
         storage = self.storage
         total = storage.total()
         if total < self._least or self._wanted or not self._is_open() or self._waits():
@@ -71,12 +71,12 @@ class Upkeep:
             self._pack_soon()
 
     def _waste(self) -> int:
-        """About how many bytes of the journal are not needed any more."""
+        """Bytes of the journal that are not needed any more, about."""
         state = self.storage.state
         return self.storage.total() - state.stored - _OVERHEAD * state.size()
 
     def _waits(self) -> bool:
-        """Whether a follower has still to read files that packing would take; not for ever."""
+        """Whether packing waits, up to a limit, because followers may still have to read the files."""
         return self.storage.state.streams.is_followed() and self.storage.total() < _HELD_BACK
 
     def _pack_soon(self) -> None:
@@ -86,7 +86,7 @@ class Upkeep:
             self._wanted = True
             try:
                 self._task = self.storage.shared.threads.start("penstock-pack", self._run)
-            except RuntimeError as error:  # no thread to be had just now
+            except RuntimeError as error:  # no thread can start
                 self._wanted = False
                 self._pack_from = self._empty_from = self.storage.total() * 5 // 4
                 _log.warning("queue %r is not packed yet: %s", self.storage.state.name, str(error))
@@ -96,7 +96,7 @@ class Upkeep:
             self._pack_now()
         except DiskFull as error:
             self._pack_from = self._empty_from = self.storage.total() * 5 // 4
-            _log.warning("%s", str(error))  # an exception in a record would keep files open
+            _log.warning("%s", str(error))  # as text: an exception in a log record would keep files open
         except PenstockError as error:
             if self._is_open():
                 self._pack_from = self._empty_from = self.storage.total() * 2
@@ -105,12 +105,12 @@ class Upkeep:
             self._wanted = False
 
     def wait(self) -> None:
-        """Return when nothing is packed in the background."""
+        """Wait for packing in the background."""
         if (task := self._task) is not None:
             task.join()
 
     def pack(self, smaller: bool = False) -> int:
-        """Pack the journal, perhaps only if that makes it smaller; the bytes freed. The caller holds `packing`."""
+        """Pack the journal, perhaps only if it becomes smaller; the bytes freed. The caller holds `packing`."""
         if self._waits():
             return 0
         self._prepare()
@@ -119,10 +119,10 @@ class Upkeep:
         self._finish()
         return freed
 
-    # Packing in steps; the caller holds `packing` from the first to the last: see Round in packing.py
+    # The steps of a Round (packing.py), which holds `packing` from the first to the last
 
     def begin(self) -> Cut | None:
-        """Cut the journal off where it is; None if it has no files, or a follower has still to read them."""
+        """Step 1; None if the journal has no files, or followers still have to read them."""
         if self._waits():
             return None
         self._prepare()
@@ -130,17 +130,17 @@ class Upkeep:
             return packing.begin(self.storage)
 
     def empty(self, cut: Cut) -> packing.Built:
-        """What takes the place of files of which nothing is left."""
+        """Step 2 for a journal without messages."""
         with self._stopping():
             return packing.build(self.storage, cut, self._emptied)
 
     def take(self, result: Result) -> packing.Built:
-        """What was built elsewhere."""
+        """Open a packed file that another process has built."""
         with self._stopping():
             return packing.take(self.storage, result)
 
     def swap(self, cut: Cut, built: packing.Built) -> int:
-        """Let a packed file take the place of all before the cut; how many bytes that freed."""
+        """Steps 3 and 4; the bytes freed."""
         with self._stopping():
             freed = packing.swap(self.storage, cut, built)
             self._packed(cut)
@@ -148,29 +148,29 @@ class Upkeep:
         return freed
 
     def shrinks(self) -> bool:
-        """Whether packing makes the journal smaller; with another dialect it is rewritten in any case."""
+        """Whether packing makes the journal smaller. In dialect "2.x" it is packed in any case."""
         storage = self.storage
         with storage.lock:
             snapshot, next_group, stored = storage.state.snapshot(), storage.next_group, storage.stored
         return storage.shared.dialect != "doc" or packed_size(snapshot, next_group) < stored
 
     def is_damaged(self) -> bool:
-        """Whether bytes that a snapshot of the index stood for, when the store was opened, cannot be read."""
+        """Whether bytes are damaged that opening did not read, because the saved index covers them."""
         with self._stopping():
             return not packing.is_whole(list(self.storage.segments.values()), self.journal.indexed)
 
     def _prepare(self) -> None:
         self._emptied_to = None
         self.before_packing()
-        # The snapshot does not hold for a file with another name. It may stand for bytes that cannot be read, so
-        # that closing must write a new one even if nothing comes of packing.
+        # Rotation makes the saved index invalid. It may also cover damaged bytes, so that closing must write a new
+        # one even if packing fails.
         self.journal.indexed = self.journal.index_size = 0
         with suppress(DiskFull), self.storage.lock:
-            self.storage.reservation.shrink()  # no more than is needed, which may be what packing needs
+            self.storage.reservation.shrink()  # packing may need the space
 
     @contextmanager
     def _stopping(self) -> Iterator[None]:
-        """What breaks in the middle of packing stops the store; a refusal does not."""
+        """Stop the store on any error but a PenstockError, which changes nothing."""
         failed = self.storage.shared.failed
         try:
             yield
@@ -179,7 +179,7 @@ class Upkeep:
             raise stopped(error) from error
         except PenstockError:
             raise
-        except BaseException as error:  # half done: a second packing beside it would not be understood
+        except BaseException as error:  # half done: a second packing would leave files that recovery misreads
             failed(error)
             raise
 
@@ -202,9 +202,9 @@ class Upkeep:
         self._emptied_to = cut.next_group
 
     def _packed(self, cut: Cut) -> None:
-        """The journal begins with settings that a packed file says, so that queues/FILE may begin with them, too.
+        """Let `queues/FILE` begin with the settings that the packed file has.
 
-        Before that packed file counts it may not: older records are replayed by the settings of their time.
+        Not before that file is committed: older records are replayed with the settings of their time.
         """
         journal, settings = self.journal, cut.snapshot.settings
         if settings in (None, cut.base):
@@ -224,7 +224,7 @@ class Upkeep:
             self.storage.state.base = settings
 
     def close(self, index: bool) -> bool:
-        """Write what is left, and the index as a hint for the next opening; False: neither can be trusted."""
+        """Write the last records and the index; False if writing has failed."""
         with self.packing:
             whole = self.storage.close()
             if whole and index:
@@ -232,7 +232,7 @@ class Upkeep:
             return whole
 
     def keep_index_early(self) -> None:
-        """After a crash: what was replayed need not be once more. A large index would keep others waiting."""
+        """Save the index after a recovery that replayed much; a large index would take too long."""
         storage = self.storage
         with self.packing, storage.lock:
             replayed = storage.stored - self.journal.indexed

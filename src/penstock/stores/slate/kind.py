@@ -79,9 +79,6 @@ class SlateKind(Kind):
 
         return examine(url)
 
-    def check_packs(self, url: str) -> None:
-        """Any store of this kind can be packed."""
-
     def backup(self, url: str, dest: str, verify: bool, progress: Callable[[int, int], object] | None) -> Copy:
         from penstock.stores.slate.backups import backup
 
