@@ -217,7 +217,7 @@ Exit codes: 0 ok, 1 an error, 2 wrong usage, 3 nothing there (an empty queue).""
     "--store", envvar="PENSTOCK_STORE", default=DEFAULT_STORE, show_default=True, show_envvar=True, metavar="URL",
     help="The store to work on.",
 )  # fmt: skip
-@click.option("--json", "as_json", is_flag=True, is_eager=True, hidden=True)  # before --version, wherever it stands
+@click.option("--json", "as_json", is_flag=True, is_eager=True, hidden=True)  # read before --version
 @click.option("--version", is_flag=True, expose_value=False, callback=_show_version,
               help="Show the version and those of the stores' formats, and exit.")  # fmt: skip
 def cli(store: str, as_json: bool) -> None:

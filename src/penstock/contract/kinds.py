@@ -67,7 +67,7 @@ class Kind:
     """A kind of store: what the rest of the program may ask of it. A kind overrides what it can do."""
 
     name: ClassVar[str]
-    format_version: ClassVar[int | None] = None  # of its files; a layout that older versions cannot read gets the next
+    format_version: ClassVar[int | None] = None  # the next for a layout that older versions cannot read
     owned: ClassVar[bool] = False  # one process has the store open, and serves it to the others (sharing/)
     remote: ClassVar[bool] = False  # a server keeps the store, and does not see whether this process lives
     fenced: ClassVar[bool] = False  # opening the store on another machine takes it away from its owner
