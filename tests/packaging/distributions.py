@@ -1,4 +1,4 @@
-"""Penstock as users get it: built, installed into an empty virtual environment, and used there as the README says."""
+"""Penstock as users get it: built, installed into an empty environment, and used there as the README says."""
 
 import json
 import os
@@ -152,9 +152,7 @@ def keep_promise(python: Path, extra: str, folder: Path) -> None:
 
 def run(*command: str, cwd: Path | None = None) -> str:
     """Run a command that must succeed; its output."""
-    ended = subprocess.run(
-        command, cwd=cwd, env=surroundings(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    )
+    ended = subprocess.run(command, cwd=cwd, env=surroundings(), capture_output=True, text=True)
     assert ended.returncode == 0, f"{command} ended with {ended.returncode}:\n{ended.stdout}\n{ended.stderr}"
     return ended.stdout
 
