@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run check test test-all lint format bench clean
+.PHONY: help setup run check test test-all lint format bench dist clean
 
 help: ## Show this help
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -53,5 +53,8 @@ format: setup ## Format the code and fix what ruff can fix
 bench: setup ## Measure against the raw limit of this machine and against peers (an hour): table, JSON, plot
 	$(BIN)/python -m benchmarks
 
+dist: setup ## Build wheel and sdist into dist/, and test both and each extra in clean environments (minutes; PYTHONS=python3.13)
+	@$(BIN)/python -m tests.packaging $(PYTHONS)
+
 clean: ## Remove .venv and everything generated
-	rm -rf .venv .mypy_cache .pytest_cache .ruff_cache .hypothesis benchmarks/out
+	rm -rf .venv .mypy_cache .pytest_cache .ruff_cache .hypothesis benchmarks/out dist

@@ -55,6 +55,30 @@ def printed(result: Result) -> Any:
     return json.loads(result.stdout)
 
 
+@pytest.mark.parametrize("arguments", [("--version", "--json"), ("--json", "--version")])
+def test_the_version_comes_with_those_of_the_formats_as_json_too(run: Run, arguments: tuple[str, ...]) -> None:
+    assert printed(run(*arguments)) == {
+        "version": penstock.__version__,
+        "formats": {"journal": 1, "slate": 1, "text": 1, "folder": 1},
+    }
+
+
+def test_json_of_no_command_is_wrong_usage(run: Run) -> None:
+    assert "--json comes after the command" in run("--json", "list", code=2).output
+
+
+def test_the_version_loads_nothing_heavy() -> None:
+    script = """if True:
+        import sys
+        from click.testing import CliRunner
+        from penstock.cli import cli
+        CliRunner().invoke(cli, ["--version"], catch_exceptions=False)
+        print({"numpy", "obstore", "pyarrow", "pyspark", "slatedb", "uvloop"} & sys.modules.keys())
+    """
+    told = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert told.stdout == "set()\n"
+
+
 def test_bytes_go_in_and_come_out_as_they_are(run: Run, jobs: penstock.Queue, tmp_path: Path) -> None:
     (file := tmp_path / "photo.jpg").write_bytes(b"\xff\xd8\x00\r\n")
     run("put", "jobs", f"@{file}")

@@ -13,7 +13,7 @@ from click.shell_completion import CompletionItem
 
 import penstock
 from penstock.cli import output
-from penstock.contract.kinds import check_exists
+from penstock.contract.kinds import check_exists, format_versions
 from penstock.errors import (
     DiskFull,
     InvalidArgument,
@@ -189,6 +189,16 @@ def say(as_json: bool, value: dict[str, Any], text: str) -> None:
         click.echo(text)
 
 
+def _show_version(ctx: click.Context, param: click.Parameter, wanted: bool) -> None:
+    if not wanted or ctx.resilient_parsing:
+        return
+    formats = format_versions()
+    told = ", ".join(f"{kind} {version}" for kind, version in formats.items())
+    said = {"version": penstock.__version__, "formats": formats}
+    say(ctx.params["as_json"], said, f"penstock, version {penstock.__version__}\nformats: {told}")
+    ctx.exit()
+
+
 @click.group(
     cls=App,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
@@ -207,6 +217,10 @@ Exit codes: 0 ok, 1 an error, 2 wrong usage, 3 nothing there (an empty queue).""
     "--store", envvar="PENSTOCK_STORE", default=DEFAULT_STORE, show_default=True, show_envvar=True, metavar="URL",
     help="The store to work on.",
 )  # fmt: skip
-@click.version_option(penstock.__version__, prog_name="penstock")
-def cli(store: str) -> None:
+@click.option("--json", "as_json", is_flag=True, is_eager=True, hidden=True)  # read before --version
+@click.option("--version", is_flag=True, expose_value=False, callback=_show_version,
+              help="Show the version and those of the stores' formats, and exit.")  # fmt: skip
+def cli(store: str, as_json: bool) -> None:
     """A durable work queue that your data pipeline can open."""
+    if as_json:
+        raise click.UsageError("--json comes after the command, or with --version")

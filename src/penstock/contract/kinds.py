@@ -67,6 +67,7 @@ class Kind:
     """A kind of store, as the rest of the program sees it. Each kind overrides the features that it has."""
 
     name: ClassVar[str]
+    format_version: ClassVar[int | None] = None  # the next for a layout that older versions cannot read
     owned: ClassVar[bool] = False  # one process has the store open, and serves it to the others (sharing/)
     remote: ClassVar[bool] = False  # a server keeps the store, and does not see whether this process lives
     fenced: ClassVar[bool] = False  # opening the store on another machine takes it away from its owner
@@ -170,6 +171,12 @@ def kind_of(url: str) -> Kind:
         )
     kind: Kind = import_module(module).KIND
     return kind
+
+
+def format_versions() -> dict[str, int]:
+    """The version of the format of each kind that keeps files, by its name."""
+    kinds = [import_module(module).KIND for module in dict.fromkeys(_MODULES.values())]
+    return {kind.name: kind.format_version for kind in kinds if kind.format_version is not None}
 
 
 def exists(url: str) -> bool:

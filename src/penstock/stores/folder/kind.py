@@ -15,6 +15,7 @@ class FolderKind(Kind):
     """`folder:DIR`."""
 
     name = "folder"
+    format_version = 1
     has_tables = True
 
     def check(self, url: str, options: Options) -> None:

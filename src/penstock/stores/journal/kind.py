@@ -21,6 +21,7 @@ class JournalKind(Kind):
     """`journal:DIR`, or a plain path."""
 
     name = "journal"
+    format_version = 1
     owned = True
     has_tables = True
     has_streams = True

@@ -12,12 +12,14 @@ from penstock.contract.backend import Backend
 from penstock.contract.examination import Examination
 from penstock.contract.kinds import Copy, Kind, Options, folder_has, names_in, split
 from penstock.contract.tables import Packer, Tables
+from penstock.stores.slate.format import VERSION
 
 
 class SlateKind(Kind):
     """`slate:DIR` or `slate:s3://bucket/prefix`. Methods import late, as those modules load SlateDB."""
 
     name = "slate"
+    format_version = VERSION
     owned = True
     fenced = True
     has_tables = True

@@ -13,6 +13,7 @@ class TextKind(Kind):
     """`text:DIR`, or one file `NAME.tq`."""
 
     name = "text"
+    format_version = 1
     has_tables = True
 
     def open(self, url: str, options: Options) -> TextBackend:
