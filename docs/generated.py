@@ -69,11 +69,14 @@ def section(command: click.Command, context: click.Context) -> Iterator[str]:
     yield f"## {context.command_path.removeprefix('penstock ')}"
     yield f"```\n{usage}\n```"
     yield paragraphs(command.help)
-    records = [record for option in command.params if (record := option.get_help_record(context))]
-    if records:
-        yield "\n".join(
-            ["| option | |", "|---|---|", *(f"| `{cell(name)}` | {cell(escaped(text))} |" for name, text in records)]
-        )
+    options = [option for option in command.params if isinstance(option, click.Option)]
+    rows = [
+        f"| <code>{cell(escaped(name))}</code> | {cell(escaped(text))} |"
+        for option in options
+        for name, text in filter(None, [option.get_help_record(context)])
+    ]
+    if rows:
+        yield "\n".join(["| option | |", "|---|---|", *rows])
     if command.epilog:
         yield "```\n" + re.sub(r"(?m)^ {2}", "", command.epilog.replace("\b", "").strip()) + "\n```"
 
@@ -91,7 +94,7 @@ def paragraphs(text: str | None) -> str:
 
 def cell(text: str) -> str:
     """A text that fits into a cell of a table."""
-    return " ".join(text.split()).replace("|", "\\|")
+    return " ".join(text.split()).replace("|", "&#124;")
 
 
 def escaped(text: str) -> str:
