@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run check test test-all lint format bench dist clean
+.PHONY: help setup run check test test-all lint format docs bench dist clean
 
 help: ## Show this help
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -50,6 +50,9 @@ format: setup ## Format the code and fix what ruff can fix
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
+docs: setup ## Build the documentation site in site/; warnings are errors
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet
+
 bench: setup ## Measure against the raw limit of this machine and against peers (an hour): table, JSON, plot
 	$(BIN)/python -m benchmarks
 
@@ -57,4 +60,4 @@ dist: setup ## Build wheel and sdist into dist/, and test both and each extra in
 	@$(BIN)/python -m tests.packaging $(PYTHONS)
 
 clean: ## Remove .venv and everything generated
-	rm -rf .venv .mypy_cache .pytest_cache .ruff_cache .hypothesis benchmarks/out dist
+	rm -rf .venv site dist .mypy_cache .pytest_cache .ruff_cache .hypothesis benchmarks/out
