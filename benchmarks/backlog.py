@@ -1,20 +1,18 @@
 """The journal store with a million messages waiting: memory, reopening, and whether operations cost more."""
 
-import atexit
 import functools
 import os
 import shutil
 import signal
 import subprocess
 import sys
-import tempfile
 import time
 import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import penstock
-from benchmarks.harness import Cell
+from benchmarks.harness import Cell, kept_folder
 from benchmarks.journal import random_payloads
 from benchmarks.probes import KIB, MIB
 
@@ -62,7 +60,7 @@ store.close()
 
 
 def _python(code: str, *arguments: object, exit_code: int = 0) -> str:
-    """What a fresh process printed."""
+    """The output of a new Python process."""
     ran = subprocess.run([sys.executable, "-c", code, *map(str, arguments)], capture_output=True, text=True)
     if ran.returncode != exit_code:
         raise RuntimeError(f"the process ended with {ran.returncode}: {ran.stderr.strip()}")
@@ -75,9 +73,8 @@ def _resident(folder: Path) -> float:
 
 @functools.cache
 def _filled(scratch: Path, batch: int, ending: str) -> Path:
-    """A folder in which a process has left many messages, made once and removed at exit."""
-    folder = Path(tempfile.mkdtemp(prefix="filled-", dir=scratch))
-    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    """A folder that a process has filled with messages, made once and removed at exit."""
+    folder = kept_folder("filled-", scratch)
     exit_code = -signal.SIGKILL if ending == "after kill -9" else 0
     _python(_FILL, folder, ending, MANY, batch, SIZE, exit_code=exit_code)
     return folder
@@ -91,7 +88,7 @@ def _sync(folder: Path) -> None:
 
 
 def _read(folder: Path) -> float:
-    """The seconds that it takes to read and checksum the journal files, and nothing else."""
+    """The seconds for reading and checksumming the journal files: the least that recovery must do."""
     started = time.perf_counter()
     for path in folder.iterdir():
         if path.is_file():
@@ -103,13 +100,13 @@ def _read(folder: Path) -> float:
 
 
 def _reopen(batch: int, ending: str) -> Measure:
-    """How often the files could be read while they are opened; a copy of them, as opening may change them."""
+    """The time of opening a store, as a multiple of reading its files; on a copy: opening may change it."""
 
     def measure(folder: Path) -> float:
         copy = folder / "store"
         shutil.copytree(_filled(folder.parents[1], batch, ending), copy)
-        _sync(copy)  # else the disk would write all that while this and the next cells are measured
-        _read(copy)  # both find the files in the page cache
+        _sync(copy)  # else the disk would write the copy during this measurement and the next
+        _read(copy)  # into the page cache, for both measurements
         reading = _read(copy)
         started = time.perf_counter()
         with penstock.open(copy) as store:
@@ -123,7 +120,7 @@ def _reopen(batch: int, ending: str) -> Measure:
 
 
 def _growth(operation: str) -> Measure:
-    """The CPU time of an operation while many wait over that while few do, without syncs."""
+    """The CPU time of an operation with many waiting messages, as a multiple of that with few; without syncs."""
 
     def measure(folder: Path) -> float:
         with _waiting(folder / "few", FEW) as few, _waiting(folder / "many", MANY) as many:
@@ -145,7 +142,7 @@ def _waiting(folder: Path, count: int) -> penstock.Store:
 
 
 def _cpu_times(queue: penstock.Queue) -> dict[str, float]:
-    """Put and claim a few messages one at a time and acknowledge them, so that as many wait afterwards."""
+    """CPU seconds of puts and claims, one at a time; all are acknowledged, so the queue keeps its length."""
     payloads = random_payloads(PER_TURN, SMALL_SIZE)
     started = time.process_time()
     for payload in payloads:

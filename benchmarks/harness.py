@@ -1,14 +1,16 @@
 """Cells, the order in which rounds visit them, and the arithmetic that compares them.
 
-Absolute times mean little on a machine that others use too. Therefore every round visits every cell once,
-in an order of its own, the raw limit of the disk is probed right before and right after each cell, and what
-counts is the median over the rounds of a ratio that was formed within one round.
+Absolute times mean little on a shared machine. Therefore every round visits every cell once, in an order of its
+own; the raw limit of the disk is probed right before and right after each cell; and the result is the median, over
+the rounds, of a ratio that was formed within one round.
 """
 
+import atexit
 import gc
 import math
 import os
 import random
+import shutil
 import statistics
 import tempfile
 import time
@@ -26,7 +28,7 @@ RAW_SEQUENTIAL = "raw sequential"
 
 @dataclass(frozen=True)
 class Cell:
-    """One measured thing.
+    """One measurement.
 
     `measure` is given an empty folder on a real disk and returns the value, in `unit`; it does its own
     timing, so that set-up goes untimed. `against` maps what the value is divided by to the target of that
@@ -37,7 +39,7 @@ class Cell:
         MB/s                                        bytes per second
         s        how many appends take that long    the time that bytes_per_op bytes take
 
-    `target` is for the value itself. Targets are the least that will do, or with better="lower" the most.
+    `target` is for the value itself. Targets are minima, or with better="lower" maxima.
     """
 
     name: str
@@ -77,7 +79,7 @@ class Sample:
 
 @dataclass(frozen=True)
 class Spread:
-    """Where the samples of one thing lie."""
+    """Median and extremes of samples."""
 
     median: float
     low: float
@@ -97,7 +99,7 @@ class Comparison:
 
 @dataclass(frozen=True)
 class Result:
-    """All that is known of one cell."""
+    """The result of one cell."""
 
     name: str
     group: str
@@ -111,7 +113,7 @@ class Result:
 
 @dataclass(frozen=True)
 class Results:
-    """All that is known of one run."""
+    """The results of a run."""
 
     machine: Machine
     rounds: int
@@ -119,6 +121,13 @@ class Results:
     raw_append: Spread | None
     raw_sequential: Spread | None
     cells: list[Result]
+
+
+def kept_folder(prefix: str, scratch: Path) -> Path:
+    """A new folder for what several cells or rounds share, removed at exit."""
+    folder = Path(tempfile.mkdtemp(prefix=prefix, dir=scratch))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    return folder
 
 
 def schedule(cells: Sequence[Cell], rounds: int, seed: int) -> list[tuple[int, Cell]]:

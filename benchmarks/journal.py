@@ -20,41 +20,34 @@ from benchmarks import peers
 from benchmarks.harness import RAW_APPEND, RAW_SEQUENTIAL, Cell
 from benchmarks.probes import KIB
 
-SECONDS = 0.7  # that a rate is measured for
-PREFILLED = 2_000  # messages there are to consume one at a time
+SECONDS = 0.7  # of a measurement
+PREFILLED = 2_000  # messages to consume one at a time
 BATCH, BATCHES = 1_000, 50
 THREADS, QUEUES = 16, 100
 
 
-class Popping:
-    """The journal store as its peers without acknowledgement are used."""
+class Popping(peers.Peer):
+    """The journal store, used like peers without acknowledgement: one durable step takes a message out."""
 
     def __init__(self, folder: Path) -> None:
         self.store = penstock.open(folder)
         self.queue = self.store.queue()
 
     def put(self, payload: bytes) -> object:
-        """Add a message."""
         return self.queue.put(payload)
 
     def consume(self) -> bytes | None:
-        """Take out, in one durable step."""
         message = self.queue.pop()
         return None if message is None else message.payload
 
-    def leave(self) -> None:
-        """Threads have nothing of their own."""
-
     def close(self) -> None:
-        """Let go of the files."""
         self.store.close()
 
 
 class Acking(Popping):
-    """The journal store as its peers with acknowledgement are used."""
+    """The journal store, used like peers with acknowledgement: claim and ack are two durable steps."""
 
     def consume(self) -> bytes | None:
-        """Claim and acknowledge, in two durable steps."""
         for message in self.queue.claim():
             message.ack()
             return message.payload
@@ -66,13 +59,13 @@ Measure = Callable[[Path], float]
 
 
 def random_payloads(count: int, size: int = KIB) -> list[bytes]:
-    """Random text, so that neither a compressing file system nor a queue that keeps text has it easier."""
+    """Random ASCII: neither a compressing file system nor a queue that keeps text gains an advantage."""
     text = base64.b64encode(os.urandom(count * size))
     return [text[at : at + size] for at in range(0, count * size, size)]
 
 
 def rate(step: Callable[[], object], operations: int = 1, most: float = math.inf) -> float:
-    """Operations per second, of which each step is so many, until the time is over or most of them are done."""
+    """Operations per second; a step makes `operations` of them. Ends after SECONDS, or `most` operations."""
     done, started = 0, time.perf_counter()
     while True:
         step()
@@ -83,7 +76,7 @@ def rate(step: Callable[[], object], operations: int = 1, most: float = math.inf
 
 
 def _rate_of_threads(step: Callable[[random.Random], object], leave: Callable[[], object]) -> float:
-    """Steps per second of all threads together, each with dice of its own."""
+    """Steps per second of all threads together; each thread has its own random numbers."""
     started: list[float] = []
     ready = threading.Barrier(THREADS, action=lambda: started.append(time.perf_counter()))
 
@@ -103,7 +96,7 @@ def _rate_of_threads(step: Callable[[random.Random], object], leave: Callable[[]
         return done / (time.perf_counter() - started[0])
 
 
-# One at a time, ours and the peers
+# One message at a time
 
 
 def _put(make: Make) -> Measure:
@@ -184,7 +177,7 @@ def _compared(
     of_raw: float,
     of_others: float,
 ) -> Iterator[Cell]:
-    """Our cell and that of each peer, with the targets of ours."""
+    """The cell of the journal store with its targets, and a cell of each peer."""
     against = {RAW_APPEND: of_raw} | {f"{name}, {what}": of_others for name in others}
     yield Cell(f"journal, {what}", group, "ops/s", measure(ours), "higher", against)
     for name, make in others.items():

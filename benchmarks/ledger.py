@@ -23,7 +23,7 @@ HEAP = "bare heapq of tuples, put/claim/ack in batches of 1,000"
 
 @functools.cache
 def _filled(waiting: int) -> Ledger:
-    """A ledger with so many waiting messages of ten priorities, the same for every cell of its size."""
+    """A ledger with `waiting` messages of ten priorities, shared by all cells of its size."""
     ledger = Ledger("bench", Settings())
     for _ in range(waiting // BATCH):
         ledger.put([Entry(b"", number % 10) for number in range(BATCH)], NOW)
@@ -31,7 +31,7 @@ def _filled(waiting: int) -> Ledger:
 
 
 def _one_at_a_time(operation: str, waiting: int) -> Callable[[Path], float]:
-    """Put, claim and ack single messages so that as many wait afterwards; the rate of one of the three."""
+    """The rate of put, claim or ack of single messages, in a ledger that keeps its length."""
 
     def measure(_: Path) -> float:
         ledger = _filled(waiting)
@@ -60,7 +60,7 @@ def _one_at_a_time(operation: str, waiting: int) -> Callable[[Path], float]:
 
 
 def _memory_store(_: Path) -> float:
-    """Operations per second, a message being put, claimed and acknowledged for three of them."""
+    """Operations per second; put, claim and ack of a message are three."""
     with penstock.open("memory:") as store:
         queue = store.queue()
         payloads = [PAYLOAD] * BATCH
@@ -73,7 +73,7 @@ def _memory_store(_: Path) -> float:
 
 
 def _bare_heap(_: Path) -> float:
-    """What any Python queue with priorities and leases must do at least."""
+    """The least work of any Python queue with priorities and leases."""
     heap: list[tuple[int, int, bytes]] = []
     leases: dict[int, tuple[int, bytes]] = {}
     rounds, seq = 100, 0

@@ -1,4 +1,4 @@
-"""The embedded queues that people use today, each set to be durable: what it was told is synced before it returns.
+"""Embedded queues to compare with, each set to be durable: an operation is synced before it returns.
 
 All of them keep a queue in SQLite with a write-ahead log, where synchronous=FULL syncs the log once per commit.
 A peer is opened in an empty folder and may be shared by threads; its wrapper gives each thread what it needs.
@@ -11,9 +11,9 @@ A peer is opened in an empty folder and may be shared by threads; its wrapper gi
 """
 
 import threading
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from pathlib import Path
-from typing import Protocol
 
 import diskcache
 import huey.storage
@@ -21,34 +21,35 @@ import litequeue
 import persistqueue
 
 
-class Peer(Protocol):
-    """What cells need of a queue. Payloads are ASCII, because one of the peers keeps text only."""
+class Peer(ABC):
+    """A queue to compare with. Payloads are ASCII, because litequeue keeps text only."""
 
+    @abstractmethod
     def put(self, payload: bytes) -> object:
         """Add a message."""
 
+    @abstractmethod
     def consume(self) -> bytes | None:
         """Take the next message and settle it; None if there is none."""
 
-    def leave(self) -> None:
+    def leave(self) -> None:  # noqa: B027 - most peers have nothing to do
         """Called by each thread that is done with the queue, while others may still use it."""
 
+    @abstractmethod
     def close(self) -> None:
-        """Let go of the files."""
+        """Close the files."""
 
 
-class PersistQueue:
+class PersistQueue(Peer):
     """persist-queue's SQLiteAckQueue; with multithreading=True threads may share it. Durable by default."""
 
     def __init__(self, folder: Path) -> None:
         self.queue = persistqueue.SQLiteAckQueue(str(folder), multithreading=True)
 
     def put(self, payload: bytes) -> object:
-        """Add a message."""
         return self.queue.put(payload)
 
     def consume(self) -> bytes | None:
-        """Claim and acknowledge."""
         try:
             item = self.queue.get(block=False, raw=True)
         except persistqueue.Empty:
@@ -57,22 +58,18 @@ class PersistQueue:
         payload: bytes = item["data"]
         return payload
 
-    def leave(self) -> None:
-        """Threads have nothing of their own."""
-
     def close(self) -> None:
-        """Let go of the files."""
         self.queue.close()
 
 
-class LiteQueue:
+class LiteQueue(Peer):
     """litequeue; it syncs only now and then unless told so. A queue for each thread: faster than sharing one."""
 
     def __init__(self, folder: Path) -> None:
         self.path = folder / "queue.db"
         self.local = threading.local()
-        self.opening = threading.Lock()  # two that set up one database at once are told that it is locked
-        _ = self.queue  # the first one makes the tables
+        self.opening = threading.Lock()  # SQLite refuses two threads that set up a database at once
+        _ = self.queue  # creates the tables
 
     @property
     def queue(self) -> litequeue.LiteQueue:
@@ -85,11 +82,9 @@ class LiteQueue:
         return self.local.queue
 
     def put(self, payload: bytes) -> object:
-        """Add a message."""
         return self.queue.put(payload.decode("ascii"))
 
     def consume(self) -> bytes | None:
-        """Claim and acknowledge."""
         queue = self.queue
         message = queue.pop()
         if message is None:
@@ -99,39 +94,31 @@ class LiteQueue:
         return payload
 
     def leave(self) -> None:
-        """Close the connection of this thread."""
         self.queue.close()
         del self.local.queue
 
     def close(self) -> None:
-        """Let go of the files."""
         self.leave()
 
 
-class Huey:
+class Huey(Peer):
     """huey's storage without its tasks; threads share one connection behind a lock."""
 
     def __init__(self, folder: Path) -> None:
         self.storage = huey.storage.SqliteStorage("bench", filename=str(folder / "queue.db"), fsync=True)
 
     def put(self, payload: bytes) -> object:
-        """Add a message."""
         return self.storage.enqueue(payload)
 
     def consume(self) -> bytes | None:
-        """Take out."""
         payload: bytes | None = self.storage.dequeue()
         return payload
 
-    def leave(self) -> None:
-        """Threads have nothing of their own."""
-
     def close(self) -> None:
-        """Let go of the files."""
         self.storage.close()
 
 
-class DiskCache:
+class DiskCache(Peer):
     """diskcache's Deque; each thread has a connection of its own, which it must close."""
 
     def __init__(self, folder: Path) -> None:
@@ -139,11 +126,9 @@ class DiskCache:
         self.queue = diskcache.Deque.fromcache(self.cache)
 
     def put(self, payload: bytes) -> object:
-        """Add a message."""
         return self.queue.append(payload)
 
     def consume(self) -> bytes | None:
-        """Take out."""
         try:
             payload: bytes = self.queue.popleft()
         except IndexError:
@@ -151,11 +136,9 @@ class DiskCache:
         return payload
 
     def leave(self) -> None:
-        """Close the connection of this thread."""
         self.cache.close()
 
     def close(self) -> None:
-        """Let go of the files."""
         self.cache.close()
 
 

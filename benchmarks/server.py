@@ -22,14 +22,14 @@ from benchmarks.harness import RAW_APPEND, Cell
 from benchmarks.journal import random_payloads
 from benchmarks.probes import KIB
 
-SECONDS, WARM_UP = 1.0, 0.2  # that a rate is measured for, and that come before
+SECONDS, WARM_UP = 1.0, 0.2  # of a measurement, and before it
 MANY, FEW = 64, 4  # connections: for single messages, and for batches
 BATCH = 100
-PREFILLED, PREFILLED_BATCHES = 5_000, 300  # that there are to consume
+PREFILLED, PREFILLED_BATCHES = 5_000, 300  # messages and batches to consume
 SAMPLES, UNTIMED = 300, 20
-PARKING = 0.002  # seconds in which a consumer's request reaches the broker
+PARKING = 0.002  # seconds until a consumer's request has reached the broker
 IDLE, IDLE_WAIT, IDLE_SECONDS = 5_000, 60, 10
-PATIENCE = 120  # seconds after which a broker hangs
+PATIENCE = 120  # seconds after which a broker counts as hung
 
 Scenario = Callable[[Broker], Awaitable[float]]
 Step = Callable[[Connection], Awaitable[object]]
@@ -51,14 +51,14 @@ def _visit(broker: type[Broker], scenario: Scenario) -> Callable[[Path], float]:
 
 
 async def _connect(broker: Broker, count: int, holds: int = 0, rings: bool = False) -> list[Connection]:
-    """So many, one after the other: a broker need not survive an onslaught."""
+    """`count` connections, opened one after the other: a broker need not survive a thousand at once."""
     return [await broker.connection.open(broker.port, holds=holds, rings=rings) for _ in range(count)]
 
 
 async def _rate(
     connections: Sequence[Connection], step: Step, operations: int, seconds: float, most: float = math.inf
 ) -> float:
-    """Operations per second, of which each step is so many, until the time is over or most of them are begun."""
+    """Operations per second; a step makes `operations` of them. Ends after `seconds`, or at `most` begun."""
     begun, started = 0, time.perf_counter()
 
     async def work(connection: Connection) -> None:
@@ -166,11 +166,11 @@ async def _delivery(producer: Connection, consumer: Connection, payload: bytes) 
     return arrived - started
 
 
-# Consumers that wait for nothing
+# Idle consumers
 
 
 async def _wait_in_vain(server: Broker, seconds: float) -> tuple[float, float]:
-    """By how many bytes the server's memory grows for so many long polls, and its CPU seconds while all wait."""
+    """Growth of the server's memory by IDLE long polls, in bytes, and its CPU seconds while all wait."""
     (first,) = await _connect(server, 1)
     await first.put(b"first")
     claimed = await first.claim()
@@ -204,7 +204,7 @@ def _cpu(pid: int) -> float:
 
 
 def _allow_files(count: int) -> None:
-    """For this process, and the server that it starts."""
+    """Raise the limit of open files, for this process and the server that it starts."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft < count:
         resource.setrlimit(resource.RLIMIT_NOFILE, (min(count, hard), hard))
@@ -239,14 +239,14 @@ BATCHING = [broker for broker in INSTALLED if broker.connection.batches]
 
 
 def _targets(what: str, brokers: Sequence[type[Broker]], each: float, **others: float | None) -> Targets:
-    """The best of the brokers is reached when each is. Redis, with all in memory too, has its own."""
+    """The target for each broker; `others` by class, as for Redis, which keeps everything in memory."""
     return {f"{broker.name}, {what}": others.get(broker.__name__, each) for broker in brokers}
 
 
 def _rates(
     what: str, group: str, scenario: Scenario, brokers: Sequence[type[Broker]], against: Targets
 ) -> Iterator[Cell]:
-    """Our cell, with its targets, and that of each broker."""
+    """The cell of the server with its targets, and a cell of each broker."""
     yield Cell(
         f"server, {what}", group, "ops/s", _visit(Penstock, scenario), "higher", {RAW_APPEND: None, **against}
     )

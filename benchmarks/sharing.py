@@ -1,4 +1,4 @@
-"""A folder that processes share: putting through the owner's Unix socket, and who takes over when it is killed."""
+"""A folder shared by processes: puts through the owner's Unix socket, and the time of a takeover after a kill."""
 
 import subprocess
 import sys
@@ -11,7 +11,7 @@ from benchmarks.harness import RAW_APPEND, Cell
 
 GROUP = "sharing"
 PROCESSES = 16
-SECONDS = 2.0  # that a rate is measured for
+SECONDS = 2.0  # of a measurement
 KILLS = 10
 HTTP, SOCKET = f"loopback HTTP, put, {PROCESSES} processes", f"Unix socket, put, {PROCESSES} processes"
 
@@ -49,7 +49,7 @@ with penstock.open(sys.argv[1]) as store:
 
 @contextmanager
 def _child(code: str, *arguments: object) -> Iterator[subprocess.Popen[bytes]]:
-    """A process that has said that it is ready; killed at the end."""
+    """A process that has printed "ready"; killed at the end."""
     command = [sys.executable, "-c", code, *map(str, arguments)]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
         try:
@@ -93,7 +93,7 @@ def _http(folder: Path) -> float:
 
 
 def _socket(folder: Path) -> float:
-    """The same server, asked by processes that open its folder."""
+    """The same server, used by processes that open its folder."""
     with _server(folder / "store"):
         return _puts(folder / "store")
 
@@ -105,12 +105,12 @@ def _take_over(folder: Path) -> float:
 
 def _one_take_over(store: Path) -> float:
     with _child(OWN, store) as owner, _child(FOLLOW, store) as guest:
-        time.sleep(1)  # until it is one that stays
+        time.sleep(1)  # until the guest is connected
         owner.kill()
         killed = time.monotonic_ns()
         while True:
             begun, ended = map(int, _line(guest).split())
-            if begun > killed or ended > killed + 1_000_000:  # else it was answered before
+            if begun > killed or ended > killed + 1_000_000:  # the owner answered earlier puts before its death
                 return (ended - killed) / 1e9
 
 

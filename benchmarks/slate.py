@@ -25,7 +25,7 @@ ONE_QUEUE = "slate, router, 1 queue with an equality"
 
 
 def _put_by_producers(folder: Path) -> float:
-    """Messages per second of producers that each wait for their last one to be stored."""
+    """Messages per second of producers that each wait for the commit of their last one."""
 
     async def measure() -> float:
         payloads = random_payloads(BATCH)
@@ -53,7 +53,7 @@ def _put_many(folder: Path) -> float:
 
 
 def _as_shipped(folder: Path) -> float:
-    """The same batches by the binding's own calls, durable as far as it goes: it syncs nothing."""
+    """The same batches by the binding's own calls, with a flush each; the binding itself syncs nothing."""
     from slatedb.uniffi import (
         DbBuilder,
         FlushOptions,
@@ -88,7 +88,7 @@ def _as_shipped(folder: Path) -> float:
 
 
 def _route(queues: int, folder: Path) -> float:
-    """Messages per second that are published, and then are in the one queue that wants them, stored."""
+    """Messages per second, from publish to durable delivery into the one queue whose filter matches."""
     with penstock.open(f"slate:{folder}", sync="never", share=False) as store:
         for number in range(queues):
             store.create(f"queue-{number}", filter=f"topic = 'topic-{number}'")
@@ -117,7 +117,7 @@ def _route(queues: int, folder: Path) -> float:
 
 
 def _growth(folder: Path) -> float:
-    """The time that a claim and its ack take while many wait, over that while few do, in turns."""
+    """The time of a claim and its ack with many waiting messages, as a multiple of that with few; in turns."""
     for name, waiting in (("few", FEW), ("many", MANY)):
         with penstock.open(f"slate:{folder / name}", sync="never", share=False) as store:
             payloads = random_payloads(BATCH)
@@ -138,7 +138,7 @@ def _growth(folder: Path) -> float:
 
 
 def _settled(folder: Path) -> penstock.Store:
-    """The store, once SlateDB has put what was written into tables, and those in order."""
+    """The store, after SlateDB has flushed and compacted everything."""
     store = penstock.open(f"slate:{folder}", share=False)
     backend = store.backend
     assert isinstance(backend, SlateBackend)

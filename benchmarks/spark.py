@@ -1,13 +1,11 @@
-"""Spark reading and writing a journal store, against Spark doing so with Parquet without dictionaries.
+"""Spark reading and writing a journal store, against Parquet without dictionaries.
 
-Both on local[2], in one session, with a new plan for each reading: Spark would answer the same one from memory.
+Both on local[2], in one session, with a new plan for each query: Spark would answer a repeated one from memory.
 """
 
-import atexit
 import functools
 import os
 import shutil
-import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -16,7 +14,7 @@ from typing import TYPE_CHECKING
 import penstock
 from benchmarks.brokers.connection import HOST
 from benchmarks.brokers.penstock import Penstock
-from benchmarks.harness import Cell
+from benchmarks.harness import Cell, kept_folder
 from benchmarks.journal import random_payloads
 
 if TYPE_CHECKING:
@@ -26,13 +24,13 @@ MESSAGES = int(os.environ.get("PENSTOCK_SPARK_MESSAGES", "1000000"))
 BATCH = 1_000
 QUEUES, IN_QUEUE = 1_000, 1_000  # of the store with many queues, 1 KiB each
 FEW = min(MESSAGES, 100_000)  # of text and folder stores
-WARM_UP = 2  # readings before the first that counts
-TURNS = 5  # of the quick ones, the quickest counts
+WARM_UP = 2  # queries before the first that counts
+TURNS = 5  # of quick queries; the fastest counts
 
 UNCOMPRESSED = {"compression": "none", "parquet.enable.dictionary": "false"}
 
 Measure = Callable[[Path], float]
-_warmed: set[str] = set()  # what was read before
+_warmed: set[str] = set()  # names of queries that ran before
 
 
 @functools.cache
@@ -44,9 +42,8 @@ def _session() -> "SparkSession":
 
 @functools.cache
 def _store(scratch: Path, messages: int, queues: int = 1) -> Path:
-    """A store with so many messages in each of so many queues, made once and removed at exit."""
-    folder = Path(tempfile.mkdtemp(prefix="spark-", dir=scratch))
-    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    """A store with `messages` in each of `queues`, made once and removed at exit."""
+    folder = kept_folder("spark-", scratch)
     with penstock.open(folder / "store", sync="never") as store:
         for number in range(queues):
             queue = store.create(f"queue-{number}")
@@ -87,22 +84,22 @@ def _seconds(read: Callable[[], int], expected: int) -> float:
     return elapsed
 
 
+def _warm_seconds(what: str, read: Callable[[], int], expected: int) -> float:
+    """The seconds of a query; the first time, after some that do not count."""
+    if what not in _warmed:
+        for _ in range(WARM_UP):
+            read()
+        _warmed.add(what)
+    return _seconds(read, expected)
+
+
 def _rate(
     what: str, answer: Callable[["DataFrame"], int], frame: Callable[[Path], "DataFrame"], each: int
 ) -> Measure:
-    """Messages per second of a query; `each` is what one message adds to its answer."""
+    """Messages per second of a query; `each` is what one message adds to its result."""
 
     def measure(folder: Path) -> float:
-        scratch = folder.parents[1]
-
-        def read() -> int:
-            return answer(frame(scratch))
-
-        if what not in _warmed:
-            for _ in range(WARM_UP):
-                read()
-            _warmed.add(what)
-        return MESSAGES / _seconds(read, MESSAGES * each)
+        return MESSAGES / _warm_seconds(what, lambda: answer(frame(folder.parents[1])), MESSAGES * each)
 
     return measure
 
@@ -116,7 +113,7 @@ def _theirs(scratch: Path) -> "DataFrame":
 
 
 def _growth(folder: Path) -> float:
-    """The time of reading all messages over that of reading a tenth."""
+    """The time of reading all messages, as a multiple of the time for a tenth of them."""
     scratch = folder.parents[1]
     stores = {count: _store(scratch, count) for count in (MESSAGES // 10, MESSAGES)}
 
@@ -129,7 +126,7 @@ def _growth(folder: Path) -> float:
 
 
 def _crowd(folder: Path) -> float:
-    """The time of reading one queue beside many others over that of reading it where it is alone."""
+    """The time of reading a queue of a store with many queues, as a multiple of a store with this queue alone."""
     scratch = folder.parents[1]
     stores = [_store(scratch, IN_QUEUE), _store(scratch, IN_QUEUE, QUEUES)]
 
@@ -143,8 +140,7 @@ def _crowd(folder: Path) -> float:
 @functools.cache
 def _shared_store(scratch: Path, kind: str) -> tuple[str, Path]:
     """The URL of a text or folder store with many small messages, and where its files are."""
-    folder = Path(tempfile.mkdtemp(prefix="spark-", dir=scratch))
-    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    folder = kept_folder("spark-", scratch)
     with penstock.open(f"{kind}:{folder}", sync="never") as store:
         queue = store.create("jobs")
         for start in range(0, FEW, BATCH):
@@ -153,7 +149,7 @@ def _shared_store(scratch: Path, kind: str) -> tuple[str, Path]:
 
 
 def _shared(kind: str) -> Measure:
-    """Messages per second of reading such a store."""
+    """Messages per second of reading a text or folder store."""
 
     def measure(folder: Path) -> float:
         url, _ = _shared_store(folder.parents[1], kind)
@@ -162,7 +158,7 @@ def _shared(kind: str) -> Measure:
             reader = _session().read.format("penstock").option("store", url).option("queue", "jobs")
             return reader.schema("payload binary").load().where("length(payload) > 0").count()
 
-        return _warm(f"store {kind}", read)
+        return FEW / _warm_seconds(f"store {kind}", read, FEW)
 
     return measure
 
@@ -180,28 +176,20 @@ def _files(kind: str) -> Measure:
             found = _session().read.format("binaryFile").load(str(files / "queues" / "jobs"))
             return found.where("length(content) > 0").count()
 
-        return _warm(f"files {kind}", read)
+        return FEW / _warm_seconds(f"files {kind}", read, FEW)
 
     return measure
 
 
-def _warm(what: str, read: Callable[[], int]) -> float:
-    if what not in _warmed:
-        for _ in range(WARM_UP):
-            read()
-        _warmed.add(what)
-    return FEW / _seconds(read, FEW)
-
-
 def _source(scratch: Path) -> "DataFrame":
-    """What is written: payloads alone."""
+    """The rows to write: payloads alone."""
     return _session().read.parquet(str(_parquet(scratch, MESSAGES))).select("payload")
 
 
 def _writing(
     what: str, prepare: Callable[[Path], object], write: Callable[["DataFrame", Path], object]
 ) -> Measure:
-    """Messages per second of a write, with all that makes it durable."""
+    """Messages per second of a durable write."""
 
     def measure(folder: Path) -> float:
         rows = _source(folder.parents[1])

@@ -4,18 +4,16 @@ Routing is measured from the start of the job to the last message on stable stor
 not been routed; every entry goes to one queue, however many there are. All on local[2], in one session.
 """
 
-import atexit
 import functools
 import multiprocessing
 import os
 import shutil
-import tempfile
 import time
 from contextlib import closing
 from multiprocessing.synchronize import Barrier
 from pathlib import Path
 
-from benchmarks.harness import Cell
+from benchmarks.harness import Cell, kept_folder
 from benchmarks.spark import MESSAGES, _session
 from penstock.contract.message import Entry
 from penstock.contract.settings import Settings
@@ -38,9 +36,8 @@ _warmed: set[str] = set()
 
 @functools.cache
 def _log(scratch: Path, queues: int) -> Path:
-    """A store with so many entries in its log, and queues that share the topics; made once, removed at exit."""
-    folder = Path(tempfile.mkdtemp(prefix="slate-", dir=scratch))
-    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    """A store with MESSAGES log entries, and queues that share the topics; made once, removed at exit."""
+    folder = kept_folder("slate-", scratch)
     with closing(open_slate(f"slate:{folder / 'store'}?router=off", sync="never")) as backend:
         for number in range(queues):
             wanted = ", ".join(f"'topic-{topic}'" for topic in range(number, TOPICS, queues))
@@ -57,7 +54,7 @@ def _log(scratch: Path, queues: int) -> Path:
 
 
 def _read(moment: Snapshot, log: str, first: int, end: int, barrier: Barrier) -> None:
-    """What a plain reader does: every entry of a part of the log, understood."""
+    """Decode every entry of a part of the log, without Spark."""
     prefix, count = log_prefix(log), 0
     barrier.wait()
     with closing(snapshot.opened(moment)) as view:
@@ -70,7 +67,7 @@ def _read(moment: Snapshot, log: str, first: int, end: int, barrier: Barrier) ->
 
 
 def _plain(folder: Path) -> float:
-    """Entries per second of readers side by side, each in a process of its own."""
+    """Entries per second of parallel readers, each in its own process."""
     url = f"slate:{_log(folder.parents[1], FEW)}"
     moment, log = snapshot.take(url, os.getpid(), objects=False), parse(url).log
     context = multiprocessing.get_context("spawn")
@@ -93,7 +90,7 @@ def _plain(folder: Path) -> float:
 
 
 def _scan(folder: Path) -> float:
-    """Entries per second of a query that looks at all of them."""
+    """Entries per second of a query over the whole log."""
     url = f"slate:{_log(folder.parents[1], FEW)}"
 
     def read() -> int:

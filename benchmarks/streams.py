@@ -1,7 +1,7 @@
-"""Queues as Spark streams, against Spark's batch reading and writing of the same, and its own rate source.
+"""Queues as Spark streams, against Spark's batch reads and writes of the same messages, and its rate source.
 
-All on local[2], in one session. Of a stream the time of its triggers counts, from asking for the next batch to
-having committed it, and not that of starting a query; of one that consumes also the settling of the last batch.
+All on local[2], in one session. The time of a stream is that of its triggers, from the request for a batch to its
+commit, without the start of the query; of a consuming stream also the settling of the last batch.
 """
 
 import shutil
@@ -24,7 +24,7 @@ _warmed: set[str] = set()
 
 
 def _run(stream: "DataStreamReader", folder: Path, sink: str = "noop", **options: str) -> list[dict[str, Any]]:
-    """Read all that is there into a sink; what Spark tells of each trigger."""
+    """Read all messages into a sink; Spark's progress report of each trigger."""
     writer = stream.load().writeStream.format(sink).options(**options)
     query = writer.option("checkpointLocation", str(folder / "checkpoint")).trigger(availableNow=True).start()
     query.awaitTermination()
@@ -33,7 +33,7 @@ def _run(stream: "DataStreamReader", folder: Path, sink: str = "noop", **options
 
 
 def _rate(triggers: list[dict[str, Any]], expected: int, more: float = 0.0) -> float:
-    """Messages per second of triggers, and some more seconds."""
+    """Messages per second of triggers and `more` seconds."""
     found = sum(each["numInputRows"] for each in triggers)
     if found != expected:
         raise RuntimeError(f"{found:,} is not {expected:,}")
@@ -54,7 +54,7 @@ def _stream(store: Path, **options: str) -> "DataStreamReader":
 
 
 def _scratch(folder: Path) -> Path:
-    """Where things are made once, for all cells."""
+    """The folder of stores that are made once for all cells."""
     return folder.parents[2] if folder.name == "warm" else folder.parents[1]
 
 
@@ -103,7 +103,7 @@ def trigger_of_rate(folder: Path) -> float:
 
 
 def trigger_of_follow(folder: Path) -> float:
-    """A trigger of one who follows, with one message."""
+    """A trigger of a follower, with one message."""
     with penstock.open(folder / "store") as store:
         store.create("queue-0").put_many(random_payloads(TRIGGERS))
     return _trigger(_run(_stream(folder / "store", maxRowsPerBatch="1"), folder))

@@ -1,4 +1,4 @@
-"""The brokers that people use today, each set to be durable: what it was told is synced before it answers.
+"""Message brokers to compare with, each set to be durable: an operation is synced before its answer.
 
     broker             syncs per put   claim   acknowledge
     beanstalkd         1               0       1             for each message by itself
@@ -7,7 +7,7 @@
     PostgreSQL         1               1       1
     Redis, both        1               1       1             what was acknowledged stays in a stream
 
-All but beanstalkd sync once for all who ask meanwhile. There is a file for each, with its processes and protocol.
+All but beanstalkd sync once for all waiting requests. Each has a module with its processes and its protocol.
 """
 
 from benchmarks.brokers.beanstalkd import Beanstalkd

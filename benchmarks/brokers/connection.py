@@ -1,7 +1,7 @@
-"""What the load generator does with a broker, whatever its protocol, over one TCP connection with asyncio.
+"""A connection of the load generator to a broker: one interface for all protocols, over TCP with asyncio.
 
-The protocols are spoken by hand: the usual libraries take more time than some of the brokers, and then they would
-be what is measured. One request is outstanding per connection, or one batch of them.
+The protocols are written by hand: the usual libraries take more time than some brokers, and would be what is
+measured. One request, or one batch of requests, is outstanding per connection.
 """
 
 import asyncio
@@ -12,7 +12,7 @@ HOST = "127.0.0.1"
 
 T = TypeVar("T")
 Claimed = tuple[bytes, bytes]  # what acknowledges the message, and its body
-# Looks at what was received: what it means and how many bytes that took, or None while there is too little.
+# Parses received bytes: the value and its length in bytes, or None if it is incomplete.
 Parse = Callable[[bytearray], tuple[T, int] | None]
 
 
@@ -21,7 +21,7 @@ class Refused(Exception):
 
 
 class Link(asyncio.Protocol):
-    """A TCP connection of which one reader at a time awaits what it can parse."""
+    """A TCP connection with one reader at a time, which awaits a value that its parser finds."""
 
     def __init__(self) -> None:
         self._received = bytearray()
@@ -35,7 +35,7 @@ class Link(asyncio.Protocol):
         return link
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self.transport = cast(asyncio.Transport, transport)  # by its methods, uvloop's is none by its class
+        self.transport = cast(asyncio.Transport, transport)  # uvloop's has the methods, but is no subclass
 
     def data_received(self, data: bytes) -> None:
         self._received += data
@@ -63,7 +63,7 @@ class Link(asyncio.Protocol):
         self.transport.write(data)
 
     def read(self, parse: Parse[T]) -> asyncio.Future[T]:
-        """The next thing that this can parse."""
+        """The next value that the parser finds."""
         answer: asyncio.Future[T] = asyncio.get_running_loop().create_future()
         self._parse, self._answer = parse, answer
         if self._received:
@@ -71,15 +71,15 @@ class Link(asyncio.Protocol):
         return answer
 
     def ask(self, data: bytes, parse: Parse[T]) -> asyncio.Future[T]:
-        """Send, and await what this can parse."""
+        """Send, and await the next value that the parser finds."""
         self.write(data)
         return self.read(parse)
 
 
 class Connection:
-    """A producer, or a consumer that `holds` up to so many messages. With `rings`, a put wakes who waits.
+    """A producer, or a consumer that `holds` at most so many messages. With `rings`, a put wakes a waiting one.
 
-    Most brokers need not know any of this beforehand.
+    Most brokers need none of this in advance.
     """
 
     batches: ClassVar[bool] = True  # whether there is more to a batch than its messages one after the other
@@ -122,7 +122,7 @@ class Connection:
         raise NotImplementedError
 
     async def flush(self) -> None:
-        """Returns when the broker has seen everything, for protocols in which something goes unanswered."""
+        """Returns when the broker has processed everything, in protocols with unanswered requests."""
 
     def close(self) -> None:
         """Hang up."""

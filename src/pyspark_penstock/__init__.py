@@ -1,6 +1,6 @@
-"""Where PySpark looks for `format("penstock")`: it imports every top-level module named pyspark_*.
+"""Discovery of `format("penstock")`: PySpark imports every module named pyspark_* and registers its DefaultSource.
 
-It takes a class DefaultSource from them. Keep this cheap: every Spark that has Penstock installed imports it.
+The import must stay cheap: every Spark session where Penstock is installed runs it.
 """
 
 from typing import TYPE_CHECKING

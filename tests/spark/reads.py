@@ -1,4 +1,4 @@
-"""Reading a store as Spark's processes do, but in this one; and what there should be to read."""
+"""Reading a store in this process, the way Spark's tasks do; and stores with messages of every kind to read."""
 
 import os
 import time
@@ -32,12 +32,12 @@ def plan(url: str | Path, schema: pa.Schema, **options: str) -> Sequence[Any]:
 
 
 def read(parts: Sequence[Part], schema: pa.Schema) -> list[dict[str, Any]]:
-    """The rows of parts; times are milliseconds, as Penstock has them."""
+    """The rows of parts, with times in milliseconds."""
     return in_milliseconds([row for part in parts for batch in part.read(schema) for row in batch.to_pylist()])
 
 
 def batches(url: str | Path, columns: Sequence[str] = (), **options: str) -> list[pa.RecordBatch]:
-    """All that there is to read, planned and read."""
+    """All batches of a table, planned and read."""
     schema = arrow(options.get("table", "messages"), columns)
     found = [batch for part in plan(url, schema, **options) for batch in part.read(schema)]
     for batch in found:
@@ -47,12 +47,12 @@ def batches(url: str | Path, columns: Sequence[str] = (), **options: str) -> lis
 
 
 def rows(url: str | Path, columns: Sequence[str] = (), **options: str) -> list[dict[str, Any]]:
-    """The same as rows; times are milliseconds, as Penstock has them."""
+    """All rows of a table, with times in milliseconds."""
     return in_milliseconds([row for batch in batches(url, columns, **options) for row in batch.to_pylist()])
 
 
 def in_milliseconds(found: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Rows with times as Penstock has them."""
+    """Rows with times in milliseconds and headers as dicts."""
     for row in found:
         for name, value in row.items():
             if hasattr(value, "timestamp"):
@@ -112,5 +112,5 @@ def expired(queue: Queue) -> None:
 
 
 def open_small(folder: Path, segment_size: int = 4_000, **options: Any) -> Store:
-    """A store whose files are soon rotated."""
+    """A journal store with small files, which rotate soon."""
     return Store(str(folder), open_journal(folder, segment_size=segment_size, sync="never", **options))

@@ -1,4 +1,4 @@
-"""Stores of every kind, as Spark is given them."""
+"""Stores of every kind, with the URL for Spark."""
 
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -14,7 +14,7 @@ KINDS = ["journal", "server", "text", "folder", "slate", "bucket", "server of sl
 
 
 class Place:
-    """A store that is open, and the URL that Spark is given."""
+    """An open store, and its URL for Spark."""
 
     def __init__(self, kind: str, url: str, store: penstock.Store) -> None:
         self.kind = kind
@@ -27,14 +27,14 @@ class Place:
 
     @property
     def late(self) -> int:
-        """Milliseconds by which a time may be off that the store is told as a delay."""
+        """Milliseconds by which visible_at may be off in stores that keep a delay instead of a time."""
         return 60_000 if self.kind in ("text", "folder") else 0
 
     def total(self) -> int:
         return sum(sum(info.counts.values()) for info in self.store.queues())
 
     def staged(self) -> list[str]:
-        """What loads have left behind."""
+        """Staged files that loads have left behind."""
         if self.is_slate:
             from penstock.stores.slate.snapshot import place_at
 
@@ -47,7 +47,7 @@ class Place:
 def opened(
     kind: str, request: pytest.FixtureRequest, folder: Path, clock: penstock.SimulatedClock | None = None
 ) -> Iterator[Place]:
-    """A store of that kind, new, and open in this process; also "server of a guest" of a slate store."""
+    """A new store of this kind, open in this process; also "server of a guest" of a slate store."""
     schemes = {"journal": "journal:", "server": "journal:", "text": "text:", "folder": "folder:"}
     url = request.getfixturevalue("bucket") if kind == "bucket" else f"{schemes.get(kind, 'slate:')}{folder}"
     with ExitStack() as stack:

@@ -1,4 +1,4 @@
-"""What tests of streams share: a sink that remembers what it was given, and checkpoints that lose their memory."""
+"""Helpers for stream tests: a recording sink, queries, and checkpoints without their last commit."""
 
 from pathlib import Path
 from typing import Any
@@ -9,31 +9,29 @@ from pyspark.sql.streaming.readwriter import DataStreamReader
 
 
 class Recorder:
-    """Remembers the ids of every batch as often as it is given it, so that nothing is hidden."""
+    """A sink for foreachBatch that records the ids of every run of every batch."""
 
     def __init__(self) -> None:
         self.batches: dict[int, list[list[str]]] = {}
 
     def __call__(self, rows: DataFrame, number: int) -> None:
-        """What foreachBatch calls."""
         ids = [row.id for row in rows.select("id").collect()]
         self.batches.setdefault(number, []).append(sorted(ids, key=int))
 
     def ids(self) -> list[str]:
-        """Every id, with each batch counted once; of every batch all runs had the same messages."""
+        """The ids of all batches, each batch once; asserts that all runs of a batch had the same messages."""
         for number, runs in self.batches.items():
             assert all(ids == runs[0] for ids in runs), number
         return [each for runs in self.batches.values() for each in runs[0]]
 
 
 def consuming(spark: SparkSession, store: Path | str, queue: str = "jobs", **options: Any) -> DataStreamReader:
-    """A stream that consumes."""
     given = {"mode": "consume", "stream": "nightly", **{name: str(value) for name, value in options.items()}}
     return spark.readStream.format("penstock").option("store", str(store)).option("queue", queue).options(**given)
 
 
 def run(stream: DataFrame, sink: Any, checkpoint: Path) -> StreamingQuery:
-    """Read all that is there, and settle nothing."""
+    """Run a query over all available messages, without settling the last batch."""
     query = stream.writeStream.foreachBatch(sink).option("checkpointLocation", str(checkpoint))
     started = query.trigger(availableNow=True).start()
     started.awaitTermination()

@@ -1,4 +1,4 @@
-"""What all commands share: the store, the options, and how errors and exit codes come about.
+"""The root command `penstock`, and what all commands share: opening the store, common options, errors, exit codes.
 
 Exit codes: 0 ok, 1 an error with its message on stderr, 2 wrong usage, 3 nothing there.
 """
@@ -40,7 +40,7 @@ _HINTS: list[tuple[type[PenstockError], str]] = [
 
 
 class Failure(click.ClickException):
-    """An error for people: what happened and what to do, without a traceback."""
+    """An error shown on stderr without a traceback, with a hint about the next command."""
 
     def __init__(self, error: Exception, note: str = "") -> None:
         super().__init__(f"{error}{note}")
@@ -54,10 +54,10 @@ class Failure(click.ClickException):
 
 
 class App(click.Group):
-    """A group of commands whose users never see a traceback for a mistake of theirs."""
+    """A group of commands that turns Penstock's errors into messages and exit codes."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """The commands in the order in which one meets them, not in that of the alphabet."""
+        """The commands in the order of their definition: the everyday ones first."""
         return list(self.commands)
 
     def invoke(self, ctx: click.Context) -> Any:
@@ -65,7 +65,7 @@ class App(click.Group):
         try:
             result = super().invoke(ctx)
             if sys.stdout is not None:
-                sys.stdout.flush()  # a full disk shows here, while it can still be told
+                sys.stdout.flush()  # a full disk fails here, while the exit code can still say so
         except InvalidArgument as error:
             raise click.UsageError(str(error)) from error
         except UnicodeEncodeError as error:
@@ -75,7 +75,7 @@ class App(click.Group):
         except MemoryError as error:
             raise Failure(ValueError("the payload does not fit into memory: put it in parts")) from error
         except OSError as error:
-            if error.errno == errno.EPIPE:  # click knows what to do when nobody reads on
+            if error.errno == errno.EPIPE:  # the reader of a pipe has left: click exits quietly
                 raise
             raise Failure(error) from error
         except PenstockError as error:
@@ -84,13 +84,13 @@ class App(click.Group):
 
 
 def open_store(ctx: click.Context, peers: int = 0, make: bool = False) -> penstock.Store:
-    """The store that --store names, closed with the command; made if that is wanted and it is not there."""
+    """Open the store that --store names until the command ends; with `make`, create a missing one."""
     url = ctx.find_root().params["store"] if make else store_url(ctx)
     return ctx.with_resource(penstock.open(url, peers=peers))
 
 
 def store_url(ctx: click.Context) -> str:
-    """What --store says, where a store must be."""
+    """The URL that --store names; PenstockError if there is no store."""
     url: str = ctx.find_root().params["store"]
     check_exists(url)
     return url
@@ -117,7 +117,7 @@ def _complete_queue(ctx: click.Context, param: click.Parameter, incomplete: str)
 
 
 def queue_argument(required: bool = True) -> Callable[[Command], Command]:
-    """The QUEUE argument, completed by the shell; left out, it means the queue `default` where that is allowed."""
+    """The QUEUE argument, completed by the shell; its default, unless required, is the queue `default`."""
     if required:
         return click.argument("queue", shell_complete=_complete_queue)
     return click.argument("queue", default="default", shell_complete=_complete_queue)
@@ -133,40 +133,32 @@ def seconds(value: str) -> float:
 
 
 def seconds_or_forever(value: str) -> float | None:
-    """A duration, or None for ever."""
+    """A duration; None for the word "forever"."""
     return None if value == "forever" else seconds(value)
 
 
 def json_option(command: Command) -> Command:
-    """The --json option that every command has."""
+    """The --json option of every command."""
     return click.option("--json", "as_json", is_flag=True, help="Print JSON for programs.")(command)
 
 
-def header_option(command: Command) -> Command:
-    """Headers as NAME=VALUE."""
-    return click.option(
-        "-H",
-        "--header",
-        "headers",
-        multiple=True,
-        metavar="NAME=VALUE",
-        callback=_headers,
-        help="A header; repeatable.",
-    )(command)
+def pairs_option(*names: str, metavar: str, help: str) -> Callable[[Command], Command]:  # noqa: A002 - click's word
+    """A repeatable option whose values NAME=VALUE become a dict."""
+    return click.option(*names, multiple=True, metavar=metavar, callback=_pairs, help=f"{help}; repeatable.")
 
 
-def _headers(ctx: click.Context, param: click.Parameter, given: tuple[str, ...]) -> dict[str, str]:
-    headers = {}
+def _pairs(ctx: click.Context, param: click.Parameter, given: tuple[str, ...]) -> dict[str, str]:
+    pairs = {}
     for pair in given:
         name, equals, value = pair.partition("=")
         if not equals:
-            raise click.BadParameter(f"{pair!r} is not NAME=VALUE")
-        headers[name] = value
-    return headers
+            raise click.BadParameter(f"{pair!r} is not {param.metavar}")
+        pairs[name] = value
+    return pairs
 
 
 def confirm(yes: bool, question: str) -> None:
-    """Ask a person before something cannot be undone; a script has to say --yes."""
+    """Ask at a terminal before something that cannot be undone; UsageError elsewhere without --yes."""
     if yes:
         return
     if sys.stdin is None or not sys.stdin.isatty():
@@ -175,14 +167,14 @@ def confirm(yes: bool, question: str) -> None:
 
 
 def yes_option(command: Command) -> Command:
-    """The --yes option of commands that destroy."""
+    """The --yes option of commands that remove messages."""
     return click.option("-y", "--yes", is_flag=True, help="Do not ask; needed where there is no terminal.")(
         command
     )
 
 
 def say(as_json: bool, value: dict[str, Any], text: str) -> None:
-    """The result, for programs or for people."""
+    """Print a result: `value` as JSON with --json, else `text`."""
     if as_json:
         output.print_json(value)
     else:
@@ -215,12 +207,18 @@ Exit codes: 0 ok, 1 an error, 2 wrong usage, 3 nothing there (an empty queue).""
 )
 @click.option(
     "--store", envvar="PENSTOCK_STORE", default=DEFAULT_STORE, show_default=True, show_envvar=True, metavar="URL",
-    help="The store to work on.",
+    help="The store: a folder, journal:DIR, text:DIR, NAME.tq, folder:DIR, slate:DIR, slate:s3://BUCKET/PREFIX or "
+    "http://HOST:PORT.",
 )  # fmt: skip
 @click.option("--json", "as_json", is_flag=True, is_eager=True, hidden=True)  # read before --version
 @click.option("--version", is_flag=True, expose_value=False, callback=_show_version,
               help="Show the version and those of the stores' formats, and exit.")  # fmt: skip
 def cli(store: str, as_json: bool) -> None:
-    """A durable work queue that your data pipeline can open."""
+    """A durable work queue that your data pipeline can open.
+
+    Producers put messages into a QUEUE. Consumers claim them on a lease, and ack each when its work is done; a
+    message whose lease ends, or whose work fails, is claimed again until its attempts are used up. A STORE keeps
+    the queues: a folder on this machine, a bucket, or a server.
+    """
     if as_json:
         raise click.UsageError("--json comes after the command, or with --version")

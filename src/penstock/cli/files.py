@@ -1,15 +1,13 @@
 """Commands on the files of a store: backup, mover, reaper."""
 
 import signal
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import click
-from rich.console import Console
-from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
+from rich.progress import BarColumn, DownloadColumn, TransferSpeedColumn
 
 from penstock.cli import output
 from penstock.cli.app import cli, json_option, say, seconds, store_url
@@ -28,19 +26,19 @@ Examples:
   cp -a /backups/2026-05-01 data        (that is how to restore: a backup is a store)"""
 )
 @click.argument("dest", type=click.Path())
-@click.option("--no-verify", is_flag=True, help="Do not read the copy again.")
+@click.option("--no-verify", is_flag=True, help="Do not read the copy back.")
 @json_option
 @click.pass_context
 def backup(ctx: click.Context, dest: str, no_verify: bool, as_json: bool) -> None:
-    """Copy the store to DEST, while others go on using it.
+    """Copy the store to DEST, while other processes use it.
 
-    DEST is a folder that is empty or not there yet, and becomes a store like any other. It has everything that was
-    acknowledged before the command began; of what happens meanwhile, each queue has all up to one moment. The copy
-    is made in DEST.partial, synced, read once more from its first byte, and only then gets its name: a DEST that
-    is there is whole. If the command is killed, the next one clears up.
+    DEST is a new or an empty folder, and becomes a store like any other. It contains every operation that was
+    acknowledged before the command began. Of operations during the copy, each queue contains all up to one moment.
+    The copy is written to DEST.partial, synced, read back from its first byte, and renamed to DEST: a folder DEST
+    is always complete. The next backup removes what a killed one left.
 
-    This is for journal stores, and for slate stores in folders, of which the copy is that of one moment (open it
-    as slate:DEST), on the machine that has the folder; a server that keeps the store may go on.
+    For journal stores, and for slate stores in folders (a snapshot of one moment; open it as slate:DEST), on the
+    machine that has the folder. A server of the store can keep running.
     """
     url = store_url(ctx)
     began = time.monotonic()
@@ -67,14 +65,10 @@ def backup(ctx: click.Context, dest: str, no_verify: bool, as_json: bool) -> Non
 
 @contextmanager
 def _shown(dest: str) -> Iterator[Callable[[int, int], object] | None]:
-    """A bar for people who watch."""
-    if sys.stderr is None or not sys.stderr.isatty():
-        yield None
-        return
-    columns = TextColumn("{task.description}", markup=False), BarColumn(), DownloadColumn(), TransferSpeedColumn()
-    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
-        task = progress.add_task(f"copying to {dest}", total=None)
-        yield lambda copied, total: progress.update(task, completed=copied, total=total)
+    """A progress bar on stderr: a function that takes bytes copied and bytes in all; None without a terminal."""
+    columns = BarColumn(), DownloadColumn(), TransferSpeedColumn()
+    with output.progress(f"copying to {dest}", *columns) as bar:
+        yield None if bar is None else lambda copied, total: bar.update(completed=copied, total=total)
 
 
 @cli.command(
@@ -87,17 +81,19 @@ Examples:
 @click.option("--destination", required=True, type=_FOLDER, metavar="DIR", help="Its folder queues/.")
 @click.option(
     "--delay", default="0", type=seconds, metavar="SECONDS", show_default=True,
-    help="How long files stay that do not say so themselves.",
+    help="In folders that belong to no store: how long a file stays.",
 )  # fmt: skip
-@click.option("--once", is_flag=True, help="Look once and end.")
+@click.option("--once", is_flag=True, help="Move what is due now, and end.")
 @json_option
 def mover(source: str, destination: str, delay: float, once: bool, as_json: bool) -> None:
-    """Bring messages back whose lease or delay is over, until Ctrl-C or SIGTERM.
+    """Move messages whose lease or delay is over back to their queues, until Ctrl-C or SIGTERM.
 
-    A lease that ends counts as a failed attempt, and after the last one the message goes to failed/. Every process
-    that uses a folder store does this for the queues it uses; the mover is for those that nobody uses just now.
-    Any number of them may run. In folders that are no store's, files QUEUE:ID become QUEUE/ID after the delay, or
-    when the time of their last change has come if that was ahead.
+    A lease that ends counts as a failed attempt; after the last attempt the message goes to failed/. Every process
+    that uses a folder store does this for the queues it uses. The mover is for queues that no process uses at the
+    moment. Several movers can run at once.
+
+    In folders that belong to no store, a file QUEUE:ID becomes QUEUE/ID after --delay, or at its modification time
+    if that is in the future.
     """
     from penstock.stores.folder import daemons  # here, because no other command needs it
 
@@ -111,14 +107,15 @@ Examples:
   penstock reaper --source data/remove --once"""
 )
 @click.option("--source", required=True, type=_FOLDER, metavar="DIR", help="The folder remove/ of a store.")
-@click.option("--once", is_flag=True, help="Look once and end.")
-@click.option("--force", is_flag=True, help="Also in another folder of a store: every file in it goes.")
+@click.option("--once", is_flag=True, help="Unlink what is due now, and end.")
+@click.option("--force", is_flag=True, help="Accept another folder of a store: every file in it is deleted.")
 @json_option
 def reaper(source: str, once: bool, force: bool, as_json: bool) -> None:
-    """Unlink messages that were removed, until Ctrl-C or SIGTERM.
+    """Unlink the files of removed messages, until Ctrl-C or SIGTERM.
 
-    In a folder store also those that are done and no longer listed. What consumers may still settle again stays
-    for five minutes. In a folder that is no store's, every file goes; other folders of a store are refused.
+    In a folder store also those of done messages that the queue no longer lists (keep_done). A file stays for five
+    minutes, in which a consumer may repeat its ack. In a folder that belongs to no store every file is deleted;
+    other folders of a store are refused.
     """
     from penstock.stores.folder import daemons
 

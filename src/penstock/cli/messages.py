@@ -1,4 +1,4 @@
-"""Commands that move messages: put, publish, peek, claim, pop, ack, fail, release."""
+"""Commands on messages: put, publish, peek, claim, pop, ack, fail, release."""
 
 import os
 import sys
@@ -11,12 +11,13 @@ import click
 
 from penstock.cli import output
 from penstock.cli.app import (
+    Command,
     Failure,
     cli,
-    header_option,
     json_option,
     nothing_there,
     open_store,
+    pairs_option,
     queue_argument,
     say,
     seconds,
@@ -26,7 +27,24 @@ from penstock.contract.names import DEFAULT
 from penstock.contract.settings import MAX_COUNT, MAX_PAYLOAD
 from penstock.errors import PenstockError
 
-_BATCH = 1000
+_BATCH = 1000  # lines put in one step
+_receipts_argument = click.argument("receipts", nargs=-1, required=True, metavar="RECEIPT...")
+
+
+def _draft_options(command: Command) -> Command:
+    """The payload argument and the options that put and publish have in common."""
+    for option in (
+        json_option,
+        pairs_option("-H", "--header", "headers", metavar="NAME=VALUE", help="A header"),
+        click.option("--retention", type=seconds, help="Drop the message after this time; 0 = never."),
+        click.option("--delay", type=seconds, default=0, help="Make the message available after this time."),
+        click.option(
+            "-p", "--priority", type=int, default=0, show_default=True, help="Lower numbers are claimed first."
+        ),
+        click.argument("payload", required=False, metavar="[PAYLOAD|@FILE|-]"),
+    ):
+        command = option(command)
+    return command
 
 
 @cli.command(
@@ -38,16 +56,9 @@ Examples:
   penstock put jobs --lines @urls.txt"""
 )
 @queue_argument(required=False)
-@click.argument("payload", required=False, metavar="[PAYLOAD|@FILE|-]")
-@click.option("-p", "--priority", type=int, default=0, show_default=True, help="Lower numbers are claimed first.")
-@click.option("--delay", type=seconds, default=0, help="Available only after so long.")
-@click.option("--retention", type=seconds, help="Dropped after so long; 0 = never.")
-@click.option("--key", help="Safe to repeat: within five minutes the same key is put once.")
-@click.option(
-    "--lines", is_flag=True, help="Put each line of the input as a message of its own, a thousand at a time."
-)
-@header_option
-@json_option
+@click.option("--key", help="Make a repeated put safe: within five minutes a key is put once.")
+@click.option("--lines", is_flag=True, help="Put each line of the input as a message, a thousand at a time.")
+@_draft_options
 @click.pass_context
 def put(
     ctx: click.Context,
@@ -63,13 +74,14 @@ def put(
 ) -> None:
     """Put a message into QUEUE and print its id.
 
-    The payload is the argument, the content of @FILE, or stdin (-, or nothing at all when something is piped in).
-    An empty one is given as '' or -.
+    The payload is the argument, the content of @FILE, or stdin (-, or no argument at all in a pipe). For an empty
+    payload give ''. The store is created if it does not exist, and with it the queue `default`; create makes
+    others.
     """
     if lines and key is not None:
         raise click.UsageError("--key names one message and --lines puts many; leave one of them out")
-    body = b"" if lines else read_payload(payload)  # before a store is made
-    # Other queues are not in a store that is made now; a file of the text store is its queue.
+    body = b"" if lines else read_payload(payload)  # before the store is created
+    # A new store has the queue `default` only, and a new .tq file the queue of its name.
     make = queue in ("", DEFAULT) or ctx.find_root().params["store"].endswith(".tq")
     handle = open_store(ctx, make=make).queue(queue)
     if lines:
@@ -93,12 +105,7 @@ def put(
 Example:
   penstock publish '{"order": 17}' -H type=order"""
 )
-@click.argument("payload", required=False, metavar="[PAYLOAD|@FILE|-]")
-@click.option("-p", "--priority", type=int, default=0, show_default=True, help="Lower numbers are claimed first.")
-@click.option("--delay", type=seconds, default=0, help="Available only after so long.")
-@click.option("--retention", type=seconds, help="Dropped after so long; 0 = never.")
-@header_option
-@json_option
+@_draft_options
 @click.pass_context
 def publish(
     ctx: click.Context,
@@ -109,13 +116,13 @@ def publish(
     headers: dict[str, str],
     as_json: bool,
 ) -> None:
-    """Put a message into every queue that wants it.
+    """Put a message into every queue whose filter matches.
 
-    Those are the queues whose filter matches. Prints the id that the copies carry in the header penstock.publish.
-    The payload is the argument, the content of @FILE, or stdin (-, or nothing at all when something is piped in).
-    An empty one is given as '' or -.
+    `create --filter` gives a queue its filter. Prints an id; each copy has it in the header penstock.publish. The
+    payload is the argument, the content of @FILE, or stdin (-, or no argument at all in a pipe). For an empty
+    payload give ''.
     """
-    body = read_payload(payload)  # before a store is made
+    body = read_payload(payload)  # before the store is created
     published = open_store(ctx, make=True).publish(body, headers, priority, delay, retention)
     say(as_json, {"id": published}, published)
 
@@ -128,16 +135,16 @@ Examples:
 )
 @queue_argument(required=False)
 @click.option(
-    "-n", "n", type=click.IntRange(1, MAX_COUNT), default=1, show_default=True, help="How many, at most."
+    "-n", "n", type=click.IntRange(1, MAX_COUNT), default=1, show_default=True, help="Number of messages, at most."
 )
 @click.option(
-    "--state", type=click.Choice(STATES), help="Those in this state, oldest first, instead of the next ones."
+    "--state", type=click.Choice(STATES), help="Show messages in this state, oldest first, instead of the next."
 )
 @click.option("--raw", is_flag=True, help="Write the payloads and nothing else.")
 @json_option
 @click.pass_context
 def peek(ctx: click.Context, queue: str, n: int, state: str | None, raw: bool, as_json: bool) -> None:
-    """Show the next messages of QUEUE and leave them where they are.
+    """Show the next messages of QUEUE without claiming them.
 
     Exits with 3 if there is none.
     """
@@ -157,19 +164,19 @@ Examples:
   penstock claim jobs -n 10 --lease 300 --wait 20 --json"""
 )
 @queue_argument(required=False)
-@click.option("-n", "n", type=int, default=1, show_default=True, help="How many, at most.")
-@click.option("--lease", type=seconds, default=30.0, show_default=True, help="How long to hold them.")
-@click.option("--wait", type=seconds, default=0.0, help="How long to wait for the first one.")
-@click.option("--consumer", help="Who holds them.  [default: host:pid]")
+@click.option("-n", "n", type=int, default=1, show_default=True, help="Number of messages, at most.")
+@click.option("--lease", type=seconds, default=30.0, show_default=True, help="How long the messages are yours.")
+@click.option("--wait", type=seconds, default=0.0, help="How long to wait for the first message.")
+@click.option("--consumer", help="Your name, as holder of the messages.  [default: host:pid]")
 @json_option
 @click.pass_context
 def claim(
     ctx: click.Context, queue: str, n: int, lease: float, wait: float, consumer: str | None, as_json: bool
 ) -> None:
-    """Take messages from QUEUE on a lease.
+    """Claim messages of QUEUE on a lease.
 
-    Settle each with its receipt (ack, fail or release) before the lease ends; otherwise it goes to another
-    consumer. Exits with 3 if there was none.
+    Settle each message by its receipt (ack, fail or release) before the lease ends. A lease that ends counts as a
+    failed attempt, and the message goes to another consumer. Exits with 3 if there was none.
     """
     _show_messages(ctx, open_store(ctx).queue(queue).claim(n, lease, wait, consumer), as_json)
 
@@ -181,14 +188,14 @@ Examples:
   penstock pop jobs --raw > photo.jpg"""
 )
 @queue_argument(required=False)
-@click.option("--wait", type=seconds, default=0.0, help="How long to wait for one.")
+@click.option("--wait", type=seconds, default=0.0, help="How long to wait for a message.")
 @click.option("--raw", is_flag=True, help="Write the payload and nothing else.")
 @json_option
 @click.pass_context
 def pop(ctx: click.Context, queue: str, wait: float, raw: bool, as_json: bool) -> None:
     """Take the next message out of QUEUE for good.
 
-    Exits with 3 if there was none. Use claim and ack where a message must survive a crash, or a Ctrl-C, of its
+    Exits with 3 if there was none. Use claim and ack if a message must survive a crash, or a Ctrl-C, of its
     consumer.
     """
     _raw_or_json(raw, as_json)
@@ -205,11 +212,11 @@ Example:
   penstock ack jobs 17.3f2a9c55d0e81b46"""
 )
 @queue_argument()
-@click.argument("receipts", nargs=-1, required=True, metavar="RECEIPT...")
+@_receipts_argument
 @json_option
 @click.pass_context
 def ack(ctx: click.Context, queue: str, receipts: tuple[str, ...], as_json: bool) -> None:
-    """Acknowledge messages of QUEUE: their work is done."""
+    """Acknowledge claimed messages of QUEUE: their work is done."""
     open_store(ctx).queue(queue).ack(*receipts)
     say(as_json, {"acked": len(receipts)}, f"acknowledged {output.plural(len(receipts), 'message')}")
 
@@ -220,17 +227,18 @@ Example:
   penstock fail jobs 17.3f2a9c55d0e81b46 --delay 60 --reason 'no route to host'"""
 )
 @queue_argument()
-@click.argument("receipts", nargs=-1, required=True, metavar="RECEIPT...")
-@click.option("--delay", type=seconds, default=0.0, help="Try again only after so long.")
-@click.option("--reason", help="Why; shown by peek.")
+@_receipts_argument
+@click.option("--delay", type=seconds, default=0.0, help="Time until the next attempt.")
+@click.option("--reason", help="Why the attempt failed; peek and reports show it.")
 @json_option
 @click.pass_context
 def fail(
     ctx: click.Context, queue: str, receipts: tuple[str, ...], delay: float, reason: str | None, as_json: bool
 ) -> None:
-    """Report that the work on messages of QUEUE failed.
+    """Report that the work on claimed messages of QUEUE failed.
 
-    They are available again, after the delay, or failed for good if this was their last attempt.
+    The messages are available again after --delay. After their last attempt (max_attempts) they are failed for
+    good: peek --state failed shows them, redrive starts them over.
     """
     open_store(ctx).queue(queue).fail(*receipts, delay=delay, reason=reason)
     say(as_json, {"failed": len(receipts)}, f"failed {output.plural(len(receipts), 'attempt')}")
@@ -242,11 +250,11 @@ Example:
   penstock release jobs 17.3f2a9c55d0e81b46"""
 )
 @queue_argument()
-@click.argument("receipts", nargs=-1, required=True, metavar="RECEIPT...")
+@_receipts_argument
 @json_option
 @click.pass_context
 def release(ctx: click.Context, queue: str, receipts: tuple[str, ...], as_json: bool) -> None:
-    """Give messages back to QUEUE unworked."""
+    """Give claimed messages back to QUEUE unworked: available at once, and not failed."""
     open_store(ctx).queue(queue).release(*receipts)
     say(as_json, {"released": len(receipts)}, f"released {output.plural(len(receipts), 'message')}")
 
@@ -272,9 +280,9 @@ def _show_messages(ctx: click.Context, messages: list[Message], as_json: bool) -
 
 
 def read_payload(argument: str | None) -> bytes:
-    """The payload that an argument means; without one, what is piped in.
+    """The payload of an argument, an @FILE or stdin.
 
-    Nothing piped in is a mistake, as of a cron job: who wants an empty payload gives '' or -.
+    Without an argument an empty stdin is a UsageError: it is a mistake, as in a cron job. '' and - allow it.
     """
     if argument is None:
         payload = b"" if sys.stdin is None or sys.stdin.isatty() else _read_stdin()
@@ -286,11 +294,11 @@ def read_payload(argument: str | None) -> bytes:
     if argument.startswith("@"):
         with _open(argument) as file:
             return file.read(MAX_PAYLOAD + 1)
-    return os.fsencode(argument)  # the very bytes that were typed
+    return os.fsencode(argument)  # the bytes that the shell passed, valid UTF-8 or not
 
 
 def read_lines(argument: str | None) -> Iterator[bytes]:
-    """The lines of a file (@file) or of stdin, each without its newline."""
+    """The lines of an @FILE or of stdin, each without its newline."""
     if argument not in (None, "-") and not argument.startswith("@"):
         raise click.UsageError("--lines reads a file (@FILE) or stdin (-), not the payload argument")
     if argument in (None, "-"):
@@ -309,7 +317,7 @@ def check_stdin() -> None:
 
 def _read_stdin() -> bytes:
     check_stdin()
-    return sys.stdin.buffer.read(MAX_PAYLOAD + 1)  # enough to be refused
+    return sys.stdin.buffer.read(MAX_PAYLOAD + 1)  # one byte too many, so that a longer input is refused
 
 
 def _open(argument: str) -> BinaryIO:

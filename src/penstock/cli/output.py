@@ -1,9 +1,10 @@
-"""How results are shown: tables for people, JSON for programs, progress on stderr for people who watch."""
+"""Results of commands: tables for people, JSON for programs, and progress bars on stderr."""
 
 import base64
 import json
 import sys
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import fields
 from typing import Any, TypeVar
 
@@ -11,16 +12,23 @@ import click
 from rich import box
 from rich.cells import cell_len
 from rich.console import Console
-from rich.progress import MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+from rich.progress import (
+    MofNCompleteColumn,
+    Progress,
+    ProgressColumn,
+    SpinnerColumn,
+    TextColumn,
+    TimeElapsedColumn,
+)
 from rich.table import Table
 from rich.text import Text
 
 from penstock.contract.message import STATES, Message
 from penstock.contract.settings import QueueInfo
 
-_PREVIEW = 60
-_LEAST = 12  # of a column that may be cut; with less, a table says too little
-_WIDE = 400  # in a file or a pipe
+_PREVIEW = 60  # characters of a payload
+_LEAST = 12  # characters of a column that may be cut; a narrower one shows too little
+_WIDE = 400  # characters of a line in a file or a pipe
 _CUT = ("headers", "reason", "description", "payload")  # may end in an ellipsis; names, ids and receipts never
 Item = TypeVar("Item")
 
@@ -31,7 +39,7 @@ def print_json(value: Any) -> None:
 
 
 def print_json_list(values: Iterable[Any]) -> None:
-    """One JSON document, a list with a line for each value, printed while they come."""
+    """A JSON list with one value per line, printed while the values arrive."""
     separator, ascii_only = "[\n", not _is_unicode()
     for value in values:
         click.echo(separator + json.dumps(value, ensure_ascii=ascii_only), nl=False)
@@ -57,23 +65,23 @@ def message_as_json(message: Message) -> dict[str, Any]:
 
 
 def queue_as_json(info: QueueInfo) -> dict[str, Any]:
-    """A queue's name, settings and counts, its lag if it has one, and what is wrong with its filter."""
+    """A queue's name, settings and counts; the lag of a slate queue; the problem of an invalid filter."""
     more = {"lag": info.lag, "filter_problem": _filter_problem(info)}
-    said = {name: value for name, value in more.items() if value is not None}
-    return {"name": info.name, "settings": dict(info.settings), "counts": info.counts, **said}
+    known = {name: value for name, value in more.items() if value is not None}
+    return {"name": info.name, "settings": dict(info.settings), "counts": info.counts, **known}
 
 
 def _filter_problem(info: QueueInfo) -> str | None:
-    """Why a filter, which another program wrote, lets nothing in."""
+    """Why the filter matches no message: another program may have stored one that is invalid here."""
     if info.settings.filter is None:
         return None
-    from penstock.filters import reason_against  # here, because few need it
+    from penstock.filters import reason_against  # imported late: few commands need it
 
     return reason_against(info.settings.filter)
 
 
 def print_messages(messages: Sequence[Message]) -> None:
-    """Messages as a table, with the columns that say something."""
+    """Messages as a table, without optional columns that are empty."""
     columns = ["id", "state", "priority", "attempts"]
     if any(message.headers for message in messages):
         columns.append("headers")
@@ -107,7 +115,7 @@ def print_queue(info: QueueInfo) -> None:
 
 
 def print_table(columns: Sequence[str], rows: Iterable[Sequence[str]], right: Iterable[str] = ()) -> None:
-    """A table on stdout, or a line per cell where it would not fit; cells are plain text, whatever is in them."""
+    """A table on stdout, or a line per cell if the terminal is too narrow. Cells are escaped for the terminal."""
     cells = [[printable(cell) for cell in row] for row in rows]
     widths = {name: max(map(cell_len, column)) + 3 for name, *column in zip(columns, columns, *cells, strict=True)}
     console = _console(sum(widths.values()))
@@ -124,7 +132,7 @@ def print_table(columns: Sequence[str], rows: Iterable[Sequence[str]], right: It
     for column in table.columns:
         column.no_wrap = True
     cut = sorted((name for name in columns if name in _CUT), key=widths.__getitem__)
-    for left, name in zip(range(len(cut), 0, -1), cut, strict=True):  # what short ones leave goes to longer ones
+    for left, name in zip(range(len(cut), 0, -1), cut, strict=True):  # short columns leave room to longer ones
         width = min(widths[name], room // left)
         room -= width
         column = table.columns[list(columns).index(name)]
@@ -135,7 +143,7 @@ def print_table(columns: Sequence[str], rows: Iterable[Sequence[str]], right: It
 
 
 def _console(wide: int) -> Console | None:
-    """Stdout, so wide in a file or a pipe; None if the caller has closed it."""
+    """Stdout, `wide` characters in a file or a pipe; None if the caller has closed it."""
     if sys.stdout is None:
         return None
     return Console(file=sys.stdout, width=None if sys.stdout.isatty() else wide)
@@ -149,7 +157,7 @@ def _table(columns: Sequence[str], right: Iterable[str] = ()) -> Table:
 
 
 def preview(payload: bytes) -> str:
-    """The beginning of a payload on one line."""
+    """The first characters of a payload, on one line."""
     try:
         text = payload.decode()
     except UnicodeDecodeError:
@@ -159,7 +167,7 @@ def preview(payload: bytes) -> str:
 
 
 def printable(text: str) -> str:
-    """Text that cannot do anything to a terminal."""
+    """Text with control characters escaped: a payload must not move a terminal's cursor."""
     return "".join(letter if letter.isprintable() else repr(letter)[1:-1] for letter in text)
 
 
@@ -197,19 +205,34 @@ def _setting(name: str, value: Any) -> str:
     return f"{value:,}" if isinstance(value, int) else str(value)
 
 
-def counted(items: Iterable[list[Item]], what: str) -> Iterator[list[Item]]:
-    """The same batches, counted on the screen while they pass."""
-    if not sys.stderr.isatty():
-        yield from items
+class Bar:
+    """One line of progress on stderr."""
+
+    def __init__(self, progress: Progress, what: str) -> None:
+        self._progress = progress
+        self._task = progress.add_task(what, total=None)
+
+    def update(self, **fields: Any) -> None:
+        """Set any of description, completed, total and advance."""
+        self._progress.update(self._task, **fields)
+
+
+@contextmanager
+def progress(what: str, *columns: ProgressColumn, wanted: bool = True) -> Iterator[Bar | None]:
+    """A progress bar that disappears at the end; None if stderr is no terminal."""
+    if not wanted or sys.stderr is None or not sys.stderr.isatty():
+        yield None
         return
-    columns = (
-        SpinnerColumn(),
-        TextColumn("{task.description}", markup=False),
-        MofNCompleteColumn(),
-        TimeElapsedColumn(),
-    )
-    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
-        task = progress.add_task(what, total=None)
+    description = SpinnerColumn(), TextColumn("{task.description}", markup=False)
+    console = Console(stderr=True)
+    with Progress(*description, *columns, console=console, transient=True, redirect_stdout=False) as shown:
+        yield Bar(shown, what)
+
+
+def counted(items: Iterable[list[Item]], what: str) -> Iterator[list[Item]]:
+    """Pass batches on, and count their items in a progress bar."""
+    with progress(what, MofNCompleteColumn(), TimeElapsedColumn()) as bar:
         for batch in items:
             yield batch
-            progress.advance(task, len(batch))
+            if bar:
+                bar.update(advance=len(batch))

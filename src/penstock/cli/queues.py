@@ -1,4 +1,4 @@
-"""Commands on queues as a whole: list, show, create, set, delete, purge, redrive, remove, and shell completion."""
+"""Commands on queues: list, show, create, set, delete, purge, redrive, remove; and shell completion."""
 
 from collections.abc import Callable
 from typing import Any
@@ -28,38 +28,38 @@ from penstock.errors import NotSupported
 
 _DEFAULTS = Settings()
 _SETTINGS: dict[str, dict[str, Any]] = {
-    "max_size": {"type": int, "help": "Most messages; 0 = no limit."},
-    "max_attempts": {"type": int, "help": "Claims before an unacknowledged message is failed; 0 = no limit."},
+    "max_size": {"type": int, "help": "Most unsettled messages: a put beyond is refused; 0 = no limit."},
+    "max_attempts": {"type": int, "help": "Claims of a message until it is failed for good; 0 = no limit."},
     "keep_done": {
         "type": seconds_or_forever,
         "metavar": "SECONDS|forever",
         "help": "How long done messages stay listed.",
     },
     "filter": {"metavar": "SQL", "help": "Which published messages enter, e.g. \"type = 'order'\"."},
-    "start": {"help": "From where in the log a filtered queue starts."},
+    "start": {"help": "Of a slate store: where in the log a filtered queue starts."},
     "max_payload": {"type": int, "metavar": "BYTES", "help": "Largest payload."},
-    "priorities": {"type": int, "nargs": 2, "metavar": "LOWEST HIGHEST", "help": "What producers may use."},
+    "priorities": {
+        "type": int,
+        "nargs": 2,
+        "metavar": "LOWEST HIGHEST",
+        "help": "Priorities that a put may have.",
+    },
     "max_lease": {"type": seconds, "help": "Longest lease that a consumer gets."},
-    "retention": {"type": seconds, "help": "Messages are dropped after so long; 0 = never."},
-    "description": {"help": "For people."},
+    "retention": {"type": seconds, "help": "Drop messages after this time; 0 = never."},
+    "description": {"help": "A text for people."},
 }
-_SAID = {
-    "filter": "",
-    "priorities": "  [default: all]",
-    "description": "",
-}  # of defaults that say little themselves
+_HIDDEN_DEFAULTS = {"filter": "", "priorities": "  [default: all]", "description": ""}  # shown as this text
 
 
 def _setting_options(new: bool) -> Callable[[Command], Command]:
-    """An option for each setting; a new queue has the usual where none is given, another what it had."""
+    """An option for each setting, with its default for a new queue and without one for an existing queue."""
 
     def add(command: Command) -> Command:
-        for name, about in reversed(_SETTINGS.items()):
-            usual = {"default": _DEFAULTS[name], "show_default": name not in _SAID} if new else {"default": None}
-            help_ = about["help"] + (_SAID.get(name, "") if new else "")
-            command = click.option(f"--{name.replace('_', '-')}", name, **{**about, **usual, "help": help_})(
-                command
-            )
+        for name, option in reversed(_SETTINGS.items()):
+            if new:
+                shown = {"default": _DEFAULTS[name], "show_default": name not in _HIDDEN_DEFAULTS}
+                option = {**option, **shown, "help": option["help"] + _HIDDEN_DEFAULTS.get(name, "")}
+            command = click.option(f"--{name.replace('_', '-')}", name, **option)(command)
         return command
 
     return add
@@ -103,11 +103,11 @@ Examples:
   penstock --store jobs.tq show --entries"""
 )
 @queue_argument(required=False)
-@click.option("--entries", is_flag=True, help="Of a text store: print the file instead, coloured by state.")
+@click.option("--entries", is_flag=True, help="Of a text store: print the queue's file, coloured by state.")
 @json_option
 @click.pass_context
 def show(ctx: click.Context, queue: str, entries: bool, as_json: bool) -> None:
-    """Show QUEUE: its counts by state and its settings; of a slate store also how far it is behind the log."""
+    """Show QUEUE: its counts by state, its settings, and in a slate store its lag behind the log."""
     store = open_store(ctx)
     name = store.queue(queue).name
     if entries:
@@ -135,7 +135,7 @@ Examples:
 @json_option
 @click.pass_context
 def create(ctx: click.Context, /, queue: str, as_json: bool, **settings: Any) -> None:
-    """Create QUEUE, and the store if it is not there."""
+    """Create QUEUE, and the store if it does not exist."""
     store = open_store(ctx, make=True)
     _say_queue(as_json, store, "created", store.create(queue, **settings).name)
 
@@ -154,19 +154,19 @@ Examples:
 )
 @queue_argument()
 @_setting_options(new=False)
-@click.option("--no-filter", is_flag=True, help="No published messages enter any more.")
-@click.option("--all-priorities", is_flag=True, help="Producers may use every priority.")
+@click.option("--no-filter", is_flag=True, help="Remove the filter: published messages no longer enter.")
+@click.option("--all-priorities", is_flag=True, help="Allow every priority.")
 @json_option
 @click.pass_context
 def set_settings(
     ctx: click.Context, /, queue: str, no_filter: bool, all_priorities: bool, as_json: bool, **settings: Any
 ) -> None:
-    """Change settings of QUEUE; those that are not given stay.
+    """Change settings of QUEUE; the others stay as they are.
 
-    They hold at once, also for consumers that wait. A lower --max-size removes nothing: new messages are refused
-    until there is room. --max-attempts counts from the next fail on. A shorter --keep-done drops what was done
-    before that. --filter, --max-payload, --priorities and --retention are for new messages, --max-lease is for new
-    claims. --start cannot be changed.
+    Changes take effect at once, also for waiting consumers. A lower --max-size removes no messages: puts are
+    refused until there is room. --max-attempts applies from the next fail on. A shorter --keep-done drops done
+    messages that are older. --filter, --max-payload, --priorities and --retention apply to new messages,
+    --max-lease to new claims. --start cannot be changed.
     """
     given = {name: value for name, value in settings.items() if _is_given(ctx, name)}
     for name, nothing in (("filter", no_filter), ("priorities", all_priorities)):
@@ -199,7 +199,7 @@ def delete(ctx: click.Context, queue: str, yes: bool, as_json: bool) -> None:
     """Delete QUEUE and all its messages, for good. Asks first at a terminal; elsewhere it needs --yes."""
     store = open_store(ctx)
     handle = store.queue(queue)
-    if handle.name != DEFAULT:  # which is refused anyway
+    if handle.name != DEFAULT:  # the store refuses to delete that one
         confirm(yes, f"Delete queue {handle.name} with {output.plural(sum(handle.counts().values()), 'message')}?")
     store.delete(queue)
     say(as_json, {"deleted": handle.name}, f"deleted {handle.name}")
@@ -215,7 +215,7 @@ Example:
 @json_option
 @click.pass_context
 def purge(ctx: click.Context, queue: str, yes: bool, as_json: bool) -> None:
-    """Empty QUEUE of everything but what consumers hold. Asks first at a terminal; elsewhere it needs --yes."""
+    """Remove all messages of QUEUE that no consumer holds. Asks first at a terminal; elsewhere it needs --yes."""
     handle = open_store(ctx).queue(queue)
     counts = handle.counts()
     waiting = sum(counts.values()) - counts["in_flight"]
@@ -235,10 +235,9 @@ Examples:
 @json_option
 @click.pass_context
 def redrive(ctx: click.Context, queue: str, ids: tuple[str, ...], as_json: bool) -> None:
-    """Start failed messages of QUEUE over.
+    """Start failed messages of QUEUE over: available again, with attempts at 0.
 
-    They are available again with no attempts counted; without an ID, all of them.
-    Exits with 3 if none of them had failed.
+    Without an ID, all failed messages. Exits with 3 if there was none.
     """
     count = open_store(ctx).queue(queue).redrive(*ids)
     say(as_json, {"redriven": count}, f"{output.plural(count, 'message')} available again")
@@ -256,9 +255,9 @@ Example:
 @json_option
 @click.pass_context
 def remove(ctx: click.Context, queue: str, ids: tuple[str, ...], as_json: bool) -> None:
-    """Take messages out of QUEUE, whatever their state.
+    """Remove messages from QUEUE, in any state.
 
-    Exits with 3 if none of them was there.
+    Exits with 3 if QUEUE has none of them.
     """
     count = open_store(ctx).queue(queue).remove(*ids)
     say(as_json, {"removed": count}, f"removed {output.plural(count, 'message')}")
@@ -285,7 +284,7 @@ def completion(shell: str, as_json: bool) -> None:
 
 
 def _entries(store: Store, queue: str) -> list[Any]:
-    """The pieces of a queue's file; NotSupported if it is kept otherwise."""
+    """The pieces of a queue's file; NotSupported if the store is no text store."""
     shown = getattr(store.backend, "shown", None)
     if shown is None:
         raise NotSupported(f"store {store.url!r} has no entries to show: --entries is for text stores")
@@ -294,7 +293,7 @@ def _entries(store: Store, queue: str) -> list[Any]:
 
 
 def _print_entries(pieces: list[Any]) -> None:
-    """The file as it is, each piece in the colour of its state; a terminal gets nothing that could harm it."""
+    """Print the file, each piece in the colour of its state, with control characters escaped."""
     for piece in pieces:
         for line in piece.raw.decode(errors="replace").removesuffix("\n").split("\n"):
             click.echo(click.style(output.printable(line), **_STYLES[piece.state]))

@@ -1,4 +1,4 @@
-"""The command that serves: serve, with its settings from a TOML file."""
+"""The command serve: the HTTP server, with settings from flags, environment and a TOML file."""
 
 import asyncio
 import logging
@@ -24,12 +24,12 @@ if TYPE_CHECKING:
     from penstock.http.server import Server
 
 _PORT = 8390
-_NOT_THERE = {"config", "as_json"}  # settings that are given on the command line only
+_FLAGS_ONLY = {"config", "as_json"}  # settings that a TOML file cannot have
 _log = logging.getLogger("penstock.server")
 
 
 def _option(name: str, **more: Any) -> "Callable[[Any], Any]":
-    """An option that the environment can give as well: --tls-key is PENSTOCK_SERVE_TLS_KEY."""
+    """An option with an environment variable: --tls-key is PENSTOCK_SERVE_TLS_KEY."""
     plain = name.removeprefix("--").replace("-", "_")
     return click.option(name, envvar=f"PENSTOCK_SERVE_{plain.upper()}", **more)
 
@@ -38,7 +38,7 @@ _seconds = click.FloatRange(0, 60, min_open=True)
 
 
 def config_option(command: Any) -> Any:
-    """The --config option. It is read before all others, which take their defaults from it."""
+    """The --config option, read before the others: the file has their defaults."""
     return click.option(
         "--config",
         envvar="PENSTOCK_CONFIG",
@@ -47,7 +47,7 @@ def config_option(command: Any) -> Any:
         is_eager=True,
         expose_value=False,
         callback=_read,
-        help="A TOML file with any of these settings; flags and environment come first.",
+        help="A TOML file with any of these settings; flags and environment take precedence.",
     )(command)
 
 
@@ -62,7 +62,7 @@ def _read(ctx: click.Context, param: click.Parameter, path: str | None) -> None:
     except tomllib.TOMLDecodeError as error:
         raise click.BadParameter(f"{path} is no TOML: {error}") from None
     table = given.get(ctx.info_name or "", {})
-    known = sorted(each.name for each in ctx.command.params if each.name and each.name not in _NOT_THERE)
+    known = sorted(each.name for each in ctx.command.params if each.name and each.name not in _FLAGS_ONLY)
     strange = [name for name in given if name not in ("store", ctx.info_name)]
     if strange or not isinstance(table, dict):
         raise click.BadParameter(f"{path} has store = URL and a table [{ctx.info_name}], but no {strange or ''}")
@@ -92,7 +92,7 @@ For other machines, with tokens and TLS:
   penstock --store data serve --host 0.0.0.0 --tokens tokens \\
       --tls-cert cert.pem --tls-key key.pem
 \b
-Each setting can be given as a flag, in the environment (--tls-cert as PENSTOCK_SERVE_TLS_CERT), or in
+Each setting is a flag, an environment variable (--tls-cert is PENSTOCK_SERVE_TLS_CERT), or a line in
 the file that --config names:
   store = "/var/lib/penstock"
   [serve]
@@ -102,44 +102,44 @@ the file that --config names:
 )
 @config_option
 @_option("--host", default="127.0.0.1", show_default=True, help="The address to listen on.")
-@_option("--port", default=_PORT, show_default=True, type=click.IntRange(0, 65_535), help="0 finds a free one.")
+@_option("--port", default=_PORT, show_default=True, type=click.IntRange(0, 65_535),
+         help="The port to listen on; 0 chooses a free one.")  # fmt: skip
 @click.option(
     "--tokens", envvar=["PENSTOCK_SERVE_TOKENS", "PENSTOCK_TOKENS"], metavar="FILE",
-    help="Ask for tokens, those of this file: see `penstock token --help`.",
+    help="Require a token of this file with every request: see `penstock token --help`.",
 )  # fmt: skip
 @_option("--insecure", is_flag=True, help="Listen beyond this machine without tokens: everyone may do everything.")
 @_option("--allow-host", multiple=True, metavar="NAME",
-         help="Without tokens: a name under which clients or a proxy ask for it; may be repeated.")  # fmt: skip
-@_option("--open-monitoring", is_flag=True, help="readyz and metrics need no token.")
+         help="Without tokens: a host name that requests may have, as of a proxy; repeatable.")  # fmt: skip
+@_option("--open-monitoring", is_flag=True, help="Answer /-/readyz and /-/metrics without a token.")
 @_option("--tls-cert", metavar="FILE", help="Speak TLS, with this certificate and its chain (PEM).")
 @_option("--tls-key", metavar="FILE", help="The certificate's key (PEM), if it is not in the same file.")
 @_option("--log-format", default="auto", show_default=True, type=click.Choice(["auto", "json", "text"]),
-         help="Of the log on stderr; auto is text for a terminal, and JSON otherwise.")  # fmt: skip
+         help="Format of the log on stderr; auto is text for a terminal, and JSON otherwise.")  # fmt: skip
 @_option("--log-level", default="warning", show_default=True,
-         type=click.Choice(["debug", "info", "warning", "error"]), help="What is logged at least.")  # fmt: skip
-@_option("--access-log", is_flag=True, help="Log a line for every request, which takes time.")
+         type=click.Choice(["debug", "info", "warning", "error"]), help="Lowest level to log.")  # fmt: skip
+@_option("--access-log", is_flag=True, help="Log a line for every request; costs some throughput.")
 @_option("--max-connections", default=20_000, show_default=True, type=click.IntRange(1),
-         help="Open at a time.")  # fmt: skip
+         help="Most open connections.")  # fmt: skip
 @_option("--max-buffered", default=512 << 20, show_default=True, type=click.IntRange(1 << 20),
-         help="Bytes of bodies in memory.")  # fmt: skip
+         help="Most bytes of request bodies in memory, and most of responses.")  # fmt: skip
 @_option("--arriving", default=30.0, show_default=True, type=_seconds,
-         help="Seconds in which a request must be there.")  # fmt: skip
+         help="Seconds until a request must have arrived completely.")  # fmt: skip
 @_option("--leaving", default=60.0, show_default=True, type=_seconds,
-         help="Seconds in which an answer must be read.")  # fmt: skip
+         help="Seconds until a client must have read its response.")  # fmt: skip
 @_option("--idle", default=300.0, show_default=True, type=click.FloatRange(1),
-         help="Seconds for which a connection is kept between requests.")  # fmt: skip
+         help="Seconds until an idle connection is closed.")  # fmt: skip
 @_option("--peers", default=0, show_default=True, type=click.IntRange(0, 1_000),
-         help="Of a folder store: how many others fetch from it.")  # fmt: skip
+         help="Of a folder store: number of other servers that fetch from it.")  # fmt: skip
 @json_option
 @click.pass_context
 def serve(ctx: click.Context, /, host: str, port: int, as_json: bool, **given: Any) -> None:
     """Serve the store over HTTP until Ctrl-C or SIGTERM.
 
-    Other processes and machines then use it with `penstock --store http://HOST:PORT ...`, with
-    penstock.open("http://HOST:PORT"), or with curl; http://HOST:PORT/-/docs explains how. The address is printed
-    once the server answers. Of a folder store the server is mover and reaper, too. Without tokens only this
-    machine is let in. SIGHUP reads tokens and certificate anew. /-/healthz, /-/readyz and /-/metrics tell how
-    it is.
+    Clients are `penstock --store http://HOST:PORT ...`, penstock.open("http://HOST:PORT") and curl;
+    http://HOST:PORT/-/docs documents the API. The address is printed once the server accepts requests. Without
+    tokens the server listens on this machine only. SIGHUP reads tokens and certificate again. Probes and
+    monitoring use /-/healthz, /-/readyz and /-/metrics. The server of a folder store is also its mover and reaper.
     """
     from penstock.http.server import Access, Limits, Server, listen, logs, url_of
     from penstock.http.server.server import check_reach, is_loopback, raise_file_limit
@@ -151,7 +151,7 @@ def serve(ctx: click.Context, /, host: str, port: int, as_json: bool, **given: A
         if served.is_set():
             _log.info("stopped")
 
-    ctx.call_on_close(stopped)  # once the store is closed
+    ctx.call_on_close(stopped)  # runs after the store is closed
     access = None if given["tokens"] is None else Access(given["tokens"], given["open_monitoring"])
     tls = _tls(given["tls_cert"], given["tls_key"])
     store = open_store(ctx, given["peers"], make=True)
@@ -173,7 +173,7 @@ def serve(ctx: click.Context, /, host: str, port: int, as_json: bool, **given: A
             _log.warning("tokens travel in the clear: give --tls-cert, or have a proxy in front that speaks TLS")
         url = url_of(listening, "http" if tls is None else "https")
 
-        def told() -> None:
+        def announce() -> None:
             if as_json:
                 output.print_json({"url": url, "store": store.url})
             else:
@@ -182,23 +182,23 @@ def serve(ctx: click.Context, /, host: str, port: int, as_json: bool, **given: A
             served.set()
             _log.info("serving %s", url)
 
-        def again() -> None:
+        def reload() -> None:
             if access is not None:
                 access.reload()
             _load(tls, given["tls_cert"], given["tls_key"])
 
-        if not _run(server, store, [listening], told, again):
-            ctx.exit(1)  # the log says why
+        if not _run(server, store, [listening], announce, reload):
+            ctx.exit(1)  # the log has the error
 
 
 def _run(
     server: "Server",
     store: Store,
     sockets: list[Any],
-    told: "Callable[[], None]",
-    again: "Callable[[], None]",
+    announce: "Callable[[], None]",
+    reload: "Callable[[], None]",
 ) -> bool:
-    """Serve until a signal comes; False: until something went wrong that is no request's."""
+    """Serve until SIGINT or SIGTERM: True; or until the server itself fails, not just a request: False."""
     from penstock.http.server.server import new_loop
 
     async def run() -> bool:
@@ -206,9 +206,9 @@ def _run(
         await server.start(sockets)
         for each in (signal.SIGINT, signal.SIGTERM):
             loop.add_signal_handler(each, stopping.set)
-        loop.add_signal_handler(signal.SIGHUP, again)
+        loop.add_signal_handler(signal.SIGHUP, reload)
         threading.excepthook = partial(_thread_failed, loop, server)
-        told()
+        announce()
         signalled = asyncio.ensure_future(stopping.wait())
         failed = asyncio.ensure_future(server.failure())
         await asyncio.wait([signalled, failed], return_when=asyncio.FIRST_COMPLETED)
@@ -231,7 +231,7 @@ def _run(
 
 
 def _thread_failed(loop: asyncio.AbstractEventLoop, server: "Server", failure: threading.ExceptHookArgs) -> None:
-    """A thread that works for no request has ended, and with it what it was there for."""
+    """Stop the server: a background thread failed, and its work (commits, timers) no longer happens."""
     _log.error(
         "thread %s failed", failure.thread.name if failure.thread else "", exc_info=failure.exc_value or True
     )
@@ -249,7 +249,7 @@ def _tls(cert: str | None, key: str | None) -> "ssl.SSLContext | None":
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     try:
         context.load_cert_chain(cert, key)
-    except OSError as error:  # of which SSLError is one
+    except OSError as error:  # SSLError is a subclass
         raise InvalidArgument(
             f"cannot use the certificate {cert} with the key {key or cert}: {error.strerror or error}; give PEM "
             "files that belong together"
@@ -258,7 +258,7 @@ def _tls(cert: str | None, key: str | None) -> "ssl.SSLContext | None":
 
 
 def _load(context: "ssl.SSLContext | None", cert: str, key: str | None) -> None:
-    """Use a certificate that was renewed, for connections from now on."""
+    """Use a renewed certificate for new connections."""
     if context is None:
         return
     try:

@@ -1,19 +1,18 @@
-"""What the commands that run on Spark share: their options, their session, progress and summaries."""
+"""Commands that run on Spark: their common options, session, progress bar and summary."""
 
 import os
 import sys
 import tempfile
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING
 
 import click
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+from rich.progress import BarColumn, MofNCompleteColumn, TimeElapsedColumn
 
 from penstock.cli import output
-from penstock.cli.app import json_option
+from penstock.cli.app import Command, json_option
 from penstock.errors import NotSupported
 
 if TYPE_CHECKING:
@@ -21,39 +20,51 @@ if TYPE_CHECKING:
 
     from penstock.spark.jobs import Summary
 
-Command = TypeVar("Command", bound=Callable[..., Any])
 _LOOK = 0.2  # seconds between two looks at Spark's stages
+_id_option = click.option(
+    "--id", "run", metavar="NAME",
+    help="Name this run: a name takes effect once, however often it is run. By default a hash of the run's input.",
+)  # fmt: skip
+_dry_run_option = click.option("--dry-run", is_flag=True, help="Print what the run would do, and change nothing.")
 
 
 def master_option(command: Command) -> Command:
-    """Where Spark runs."""
+    """The --master option: Spark's cluster."""
     return click.option(
-        "--master", metavar="URL", help="Where Spark runs; by default in this process, on all processors."
-    )(command)
+        "--master", metavar="URL",
+        help="Spark's cluster, as in spark://HOST:7077; by default this machine, on all its cores.",
+    )(command)  # fmt: skip
 
 
 def job_options(command: Command) -> Command:
-    """The options that every job has."""
-    for option in (
-        json_option,
-        master_option,
-        click.option("--dry-run", is_flag=True, help="Say what would be done, and change nothing."),
-        click.option(
-            "--id",
-            "run",
-            metavar="NAME",
-            help="Name this run, which takes effect once; by default a hash of its input.",
-        ),
-    ):
-        command = option(command)
-    return command
+    """The options of every job: --id, --dry-run, --master and --json, the keywords of run_job()."""
+    return _id_option(_dry_run_option(master_option(json_option(command))))
+
+
+def run_job(
+    name: str,
+    doing: str,
+    *arguments: object,
+    run: str | None,
+    dry_run: bool,
+    master: str | None,
+    as_json: bool,
+    **more: object,
+) -> None:
+    """Run the function `name` of penstock.spark.jobs in a session of this command, and print its summary."""
+    with watched_session(doing, master) as spark:
+        from penstock.spark import jobs
+
+        summary = getattr(jobs, name)(spark, *arguments, id=run, dry_run=dry_run, **more)
+    print_summary(summary, as_json)
 
 
 @contextmanager
 def watched_session(what: str, master: str | None, progress: bool = True) -> Iterator["SparkSession"]:
-    """A session for one command, with its progress on stderr for people who watch. Print results after it.
+    """A session for one command, with a progress bar on stderr. Print results after it.
 
-    What goes wrong in Spark is an error of ours, of one line: what Spark's own processes raised, or what it says.
+    An error of Spark becomes a PenstockError of one line: the one that a Spark process raised, else Spark's
+    message.
     """
     from penstock.spark.errors import as_ours, is_of_spark
 
@@ -75,10 +86,10 @@ def _session(master: str | None) -> Iterator["SparkSession"]:
     import penstock.spark
     from penstock.spark.sessions import is_running
 
-    if is_running():  # a program has it, and goes on with it
+    if is_running():  # the session of the program that called this command: it stays open
         yield penstock.spark.session(master)
         return
-    with _without_its_stderr():
+    with _hidden_stderr():
         spark = penstock.spark.session(master)
     try:
         spark.sparkContext.setLogLevel("OFF")
@@ -88,10 +99,11 @@ def _session(master: str | None) -> Iterator["SparkSession"]:
 
 
 @contextmanager
-def _without_its_stderr() -> Iterator[None]:
-    """What Java and its Python write to stderr, now and later, nobody sees: what matters is raised.
+def _hidden_stderr() -> Iterator[None]:
+    """Hide the stderr of the Java process that starts meanwhile, for as long as it runs.
 
-    It is calls of Java that led to an error, and calls of Python that wrote to a query that had enough rows.
+    It would show Java's stack traces of errors that are raised anyway, and Python's of workers whose query ended
+    early because it had enough rows.
     """
     sys.stderr.flush()
     own = os.dup(2)
@@ -102,7 +114,7 @@ def _without_its_stderr() -> Iterator[None]:
                 yield
             except Exception as error:
                 os.dup2(own, 2)
-                if "JAVA_GATEWAY_EXITED" in str(error):  # only Java itself says why it did not start
+                if "JAVA_GATEWAY_EXITED" in str(error):  # only Java's own stderr explains why it did not start
                     hidden.seek(0)
                     click.echo(hidden.read().decode(errors="replace"), err=True, nl=False)
                 raise
@@ -113,20 +125,13 @@ def _without_its_stderr() -> Iterator[None]:
 
 @contextmanager
 def _progress(spark: "SparkSession", what: str, wanted: bool) -> Iterator[None]:
-    """The tasks of the stages that run, counted on the screen."""
-    if not wanted or not sys.stderr.isatty():
-        yield
-        return
-    columns = (
-        SpinnerColumn(),
-        TextColumn("{task.description}", markup=False),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeElapsedColumn(),
-    )
+    """A progress bar that counts the tasks of Spark's running stages."""
     done = threading.Event()
-    with Progress(*columns, console=Console(stderr=True), transient=True, redirect_stdout=False) as progress:
-        bar = progress.add_task(what, total=None)
+    columns = BarColumn(), MofNCompleteColumn(), TimeElapsedColumn()
+    with output.progress(what, *columns, wanted=wanted) as bar:
+        if bar is None:
+            yield
+            return
 
         def look() -> None:
             tracker = spark.sparkContext.statusTracker()
@@ -134,7 +139,7 @@ def _progress(spark: "SparkSession", what: str, wanted: bool) -> Iterator[None]:
                 stages = [info for each in tracker.getActiveStageIds() if (info := tracker.getStageInfo(each))]
                 if stages:
                     total = sum(each.numTasks for each in stages)
-                    progress.update(bar, total=total, completed=sum(each.numCompletedTasks for each in stages))
+                    bar.update(total=total, completed=sum(each.numCompletedTasks for each in stages))
 
         watcher = threading.Thread(target=look, name="penstock-progress", daemon=True)
         watcher.start()
@@ -146,7 +151,7 @@ def _progress(spark: "SparkSession", what: str, wanted: bool) -> Iterator[None]:
 
 
 def print_summary(summary: "Summary", as_json: bool) -> None:
-    """What a job did."""
+    """The summary of a job's run: its table, its notes and its name."""
     if as_json:
         output.print_json(summary.as_json())
         return

@@ -1,4 +1,4 @@
-"""The commands for streams: list, release, settle, delete."""
+"""Commands on Spark streams: streams, streams release, streams settle, streams delete."""
 
 from typing import Any
 
@@ -14,7 +14,9 @@ from penstock.system.clock import SystemClock
 
 _COLUMNS = ("queue", "stream", "mode", "batch", "settled", "messages", "age", "lag")
 _RIGHT = ("batch", "settled", "messages", "age", "lag")
-_queue_option = click.option("--queue", metavar="QUEUE", help="Whose stream, if several queues have one so named.")
+_queue_option = click.option(
+    "--queue", metavar="QUEUE", help="The stream's queue, if several queues have a stream of that name."
+)
 
 
 @cli.group(
@@ -31,17 +33,17 @@ Examples:
 @json_option
 @click.pass_context
 def streams(ctx: click.Context, as_json: bool) -> None:
-    """Streams that read queues with Spark: which there are, and how they are.
+    """List the Spark streams that read queues, or manage one of them.
 
     \b
-    batch     the number of its latest batch; of one that follows, the id up to which it has read
-    settled   the last batch that is settled
-    messages  what it holds, until that is settled
-    age       seconds for which it has held them
+    batch     number of the latest batch; in mode follow, id of the last message read
+    settled   number of the last settled batch
+    messages  messages that the stream holds until their batch is settled
+    age       seconds since the stream holds them
     lag       messages that wait to be read
 
-    A batch is settled by the query that goes on, or by `settle`, once Spark has committed it; nothing else takes
-    it from the stream but `release`. Every command has --json.
+    Once Spark has committed a batch, the running query or `settle` settles it: its messages are done. Only
+    `release` takes a batch from its stream otherwise. Every command has --json.
     """
     if ctx.invoked_subcommand is not None:
         return
@@ -64,10 +66,11 @@ Examples:
 @json_option
 @click.pass_context
 def release(ctx: click.Context, name: str, queue: str | None, as_json: bool) -> None:
-    """Give back what a stream holds, so that others can have it.
+    """Give the messages that a stream holds back to their queue, for other consumers.
 
-    For a query that will not go on. Its process must be gone. What it has done with these messages it may have
-    done, and others will do it again. If it goes on after all, that batch has no messages any more.
+    For a query that will not be started again. Its process must have ended. The query may have processed these
+    messages already; their next consumer processes them again. If the query is started after all, it replays this
+    batch without messages.
     """
     store = open_store(ctx)
     info = _find(store, name, queue)
@@ -88,10 +91,10 @@ Examples:
 @click.argument("checkpoint")
 @json_option
 def settle(checkpoint: str, as_json: bool) -> None:
-    """Settle what the query of a CHECKPOINT has committed.
+    """Settle the batches that the query of a CHECKPOINT has committed.
 
-    The folder that the query was given as checkpointLocation. It says of which store and stream it is. A query
-    that goes on does the same by itself.
+    CHECKPOINT is the query's checkpointLocation, a folder that names the store and the stream. A query settles by
+    itself while it runs, and when it is started again; use this for the last batch of a query that has ended.
     """
     from penstock.spark.streaming.settling import settle as settle_committed
 
@@ -111,9 +114,9 @@ Examples:
 @json_option
 @click.pass_context
 def delete(ctx: click.Context, name: str, queue: str | None, as_json: bool) -> None:
-    """Forget a stream that holds nothing, and whose process is gone.
+    """Forget a stream that holds no messages and whose process has ended.
 
-    A query that begins with a new checkpoint may take the name again.
+    A query with a new checkpoint can use the name again.
     """
     store = open_store(ctx)
     info = _find(store, name, queue)
@@ -128,9 +131,8 @@ def _as_json(info: StreamInfo) -> dict[str, Any]:
 
 
 def _find(store: penstock.Store, name: str, queue: str | None) -> StreamInfo:
-    """The stream of that name."""
-    named = [each for each in Streams(store.run).all() if each.stream == name]
-    found = [each for each in named if queue in (None, each.queue)]
+    streams = Streams(store.run).all()
+    found = [each for each in streams if each.stream == name and queue in (None, each.queue)]
     if not found:
         raise StreamNotFound(f"there is no stream {name!r}: `penstock streams` lists those there are")
     if len(found) > 1:

@@ -1,4 +1,4 @@
-"""The commands for tokens: create, list, revoke."""
+"""Commands on the access tokens of a server: token create, token list, token revoke."""
 
 from typing import Any
 
@@ -11,7 +11,7 @@ _ROLES = ("read", "write", "consume", "admin")
 
 
 def tokens_option(command: Any) -> Any:
-    """The token file."""
+    """The --tokens option: the server's token file."""
     return click.option(
         "--tokens", "path", envvar="PENSTOCK_TOKENS", show_envvar=True, required=True, metavar="FILE",
         help="The token file of the server.",
@@ -30,7 +30,7 @@ Examples:
   PENSTOCK_TOKEN=pst_... penstock --store http://HOST:8390 list""",
 )
 def token() -> None:
-    """Tokens: who may do what on a server.
+    """Manage access tokens: who may do what on a server.
 
     \b
     read     look at queues, messages and metrics
@@ -38,8 +38,8 @@ def token() -> None:
     consume  claim, settle and remove messages
     admin    everything, creating, deleting, purging and redriving included
 
-    A server reads the file again when it changes. The file has only hashes of the secrets, and nobody but its
-    owner may read it. Every command has --json.
+    A running server reads the token file again when it changes. The file contains hashes, not secrets, and only
+    its owner may read it. Every command has --json.
     """
 
 
@@ -56,7 +56,7 @@ Examples:
 @tokens_option
 @json_option
 def create(name: str, roles: tuple[str, ...], path: str, as_json: bool) -> None:
-    """Make a token, and print its secret: once, as it is kept nowhere."""
+    """Create a token, and print its secret. This is the only time: the secret itself is not stored."""
     from penstock.contract import roles as known
     from penstock.http.server import tokens
 
@@ -68,7 +68,7 @@ def create(name: str, roles: tuple[str, ...], path: str, as_json: bool) -> None:
 @tokens_option
 @json_option
 def list_tokens(path: str, as_json: bool) -> None:
-    """The tokens of a file, without their secrets, which nobody knows."""
+    """List the tokens of a file with their roles."""
     from penstock.contract import roles
     from penstock.http.server import tokens
 
@@ -85,7 +85,7 @@ def list_tokens(path: str, as_json: bool) -> None:
 @tokens_option
 @json_option
 def revoke(name: str, path: str, as_json: bool) -> None:
-    """Take a token back: a server that runs refuses it within seconds."""
+    """Revoke a token: a running server refuses it within seconds."""
     from penstock.http.server import tokens
 
     if not tokens.revoke(path, name):

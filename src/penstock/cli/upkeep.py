@@ -1,14 +1,12 @@
 """Commands that keep a store in order: doctor, pack, expire."""
 
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import click
 
-import penstock
 from penstock.cli import output
 from penstock.cli.app import cli, json_option, open_store, store_url
-from penstock.cli.spark import job_options, print_summary, watched_session
+from penstock.cli.spark import job_options, run_job
 from penstock.contract.kinds import kind_of
 from penstock.errors import NotSupported
 
@@ -25,13 +23,13 @@ Examples:
 @json_option
 @click.pass_context
 def doctor(ctx: click.Context, as_json: bool) -> None:
-    """Examine a journal, a slate or a folder store and explain what is found.
+    """Check a journal, slate or folder store for damage, and explain what to do.
 
-    Reads every byte and changes none, whether or not another process has the store open. For each queue: its
-    files, its messages by state as of now, and about how many bytes packing would free; of a slate store, the
-    bytes of its payloads, and its lag behind the log; of a folder store, its files by folder. Then what was found,
-    a line each: ok; note, for what opening deals with or what does no harm; problem, for what needs you. An arrow
-    says what to do. Exits with 1 if there is a problem.
+    Reads every byte and changes none; another process can have the store open. Prints a table of the queues:
+    files, messages by state, and the bytes that packing would free; of a slate store, payload bytes and the lag
+    behind the log; of a folder store, files by folder. Then prints findings, a line each: ok; note, if it is
+    harmless or opening the store repairs it; problem, if you have to act. An arrow (->) says how. Exits with 1 if
+    there is a problem.
     """
     url = store_url(ctx)
     examination = kind_of(url).examine(url)
@@ -67,50 +65,49 @@ Examples:
   penstock pack --spark --master spark://host:7077"""
 )
 @click.argument("queues", nargs=-1, metavar="[QUEUE]...")
-@click.option("--spark", "on_spark", is_flag=True, help="Let tasks of Spark do it: for very many queues.")
+@click.option("--spark", "on_spark", is_flag=True, help="Pack in Spark tasks: for thousands of queues.")
 @job_options
 @click.pass_context
-def pack(
-    ctx: click.Context,
-    queues: tuple[str, ...],
-    on_spark: bool,
-    run: str | None,
-    dry_run: bool,
-    master: str | None,
-    as_json: bool,
-) -> None:
-    """Pack the files of queues: write what is still there anew and free the rest.
+def pack(ctx: click.Context, /, queues: tuple[str, ...], on_spark: bool, **job: Any) -> None:
+    """Pack the files of queues: rewrite the messages that are left, and free the rest.
 
-    Without a QUEUE, all of them. Journals are packed by themselves when it is worth it; do it before a backup.
-    Text files are packed by this only, while nobody edits them. It needs space for what is still there. Nothing is
-    lost if it is interrupted.
+    Without a QUEUE, packs all. Journals pack themselves when it is worth it; pack before a backup to make it
+    small. Text files are packed by this command only; let nobody edit them meanwhile. Packing needs disk space for
+    the messages that are left. An interrupted pack loses nothing.
 
-    With --spark the packed files are built by tasks, many queues in each, that must see the store's folder under
-    the same path; a queue that cannot be packed does not keep the others from it. If another process has the store
-    open, that one packs, and there are no tasks. --dry-run, --id and --master go with it. A dry run says about
-    what would be freed, also of a store that is open elsewhere.
+    With --spark, tasks build the packed files, of many queues each; they must see the store's folder under the
+    same path. A queue that cannot be packed does not stop the others. If another process has the store open, that
+    process packs, without tasks. --dry-run, --id and --master need --spark. A dry run estimates the bytes to be
+    freed, also while another process has the store open.
     """
     if on_spark:
         url = store_url(ctx)
-        kind_of(url).packer(url)  # refuses before Spark starts, which takes a while
-        with watched_session("packing queues", master) as session:
-            from penstock.spark import jobs
-
-            print_summary(jobs.pack(session, url, queues, id=run, dry_run=dry_run), as_json)
+        kind_of(url).packer(url)  # refuses before Spark starts, which takes seconds
+        run_job("pack", "packing queues", url, queues, **job)
         return
-    if run is not None or dry_run or master is not None:
+    if job["run"] is not None or job["dry_run"] or job["master"] is not None:
         raise click.UsageError("--dry-run, --id and --master go with --spark")
     store = open_store(ctx)
-    packer = _Packer(store)
+    backend: Any = store.backend
+    if not hasattr(backend, "pack"):
+        raise NotSupported(f"store {store.url!r} has nothing to pack: only journals and text files grow")
     names = list(dict.fromkeys(store.queue(name).name for name in queues))
     names = names or [info.name for info in store.queues()]
-    results = [packer.pack(name) for [name] in output.counted(([name] for name in names), "packing queues")]
-    if as_json:
+    results = [_packed(backend, name) for [name] in output.counted(([name] for name in names), "packing queues")]
+    if job["as_json"]:
         output.print_json(results)
     else:
         columns = ("before", "after", "freed")
         rows = [[each["queue"], *(f"{each[column]:,}" for column in columns)] for each in results]
         output.print_table(["queue", *columns], rows, right=columns)
+
+
+def _packed(backend: Any, queue: str) -> dict[str, Any]:
+    """Pack a queue; its bytes before and after."""
+    before = backend.stored(queue)
+    backend.pack(queue)
+    after = backend.stored(queue)
+    return {"queue": queue, "before": before, "after": after, "freed": max(0, before - after)}
 
 
 @cli.command(
@@ -122,35 +119,14 @@ Examples:
 )
 @job_options
 @click.pass_context
-def expire(ctx: click.Context, run: str | None, dry_run: bool, master: str | None, as_json: bool) -> None:
-    """Take what time has let go out of the files, with Spark.
+def expire(ctx: click.Context, /, **job: Any) -> None:
+    """Free the disk space of expired messages, with Spark.
 
-    Messages whose expires_at has passed, and done ones that a queue no longer lists (keep_done), are gone for
-    everyone at that moment; their bytes stay in the journals until those are packed. This packs each queue that
-    has some, as pack --spark does, and says how many there were, the bytes that they took, and what was freed in
-    all. A second run finds nothing. With --dry-run nothing is changed, and the store may be open elsewhere.
+    A message disappears from its queue when its expires_at passes, or a done one when keep_done is over. Its bytes
+    stay in the journal until the queue is packed. This packs each queue that has such messages, as pack --spark
+    does, and prints their number, their bytes, and the bytes freed. A second run finds nothing. A dry run also
+    works while another process has the store open.
     """
     url = store_url(ctx)
-    kind_of(url).packer(url)  # refuses before Spark starts
-    with watched_session("letting go", master) as session:
-        from penstock.spark import jobs
-
-        print_summary(jobs.expire(session, url, id=run, dry_run=dry_run), as_json)
-
-
-class _Packer:
-    """The part of a store that can pack."""
-
-    def __init__(self, store: penstock.Store) -> None:
-        self._backend: Any = store.backend
-        pack: Callable[[str], int] | None = getattr(self._backend, "pack", None)
-        if pack is None:
-            raise NotSupported(f"store {store.url!r} has nothing to pack: only journals and text files grow")
-        self._pack = pack
-
-    def pack(self, queue: str) -> dict[str, Any]:
-        """Pack a queue; its bytes before and after."""
-        before = self._backend.stored(queue)
-        self._pack(queue)
-        after = self._backend.stored(queue)
-        return {"queue": queue, "before": before, "after": after, "freed": max(0, before - after)}
+    kind_of(url).packer(url)
+    run_job("expire", "expiring", url, **job)

@@ -1,4 +1,4 @@
-"""The command that works: work."""
+"""The command work: a worker that runs a program for each message of a queue."""
 
 import json
 import shutil
@@ -10,14 +10,13 @@ from contextlib import contextmanager
 from dataclasses import asdict
 
 import click
-from rich.console import Console
-from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+from rich.progress import TimeElapsedColumn
 
 import penstock
 from penstock.cli import output
 from penstock.cli.app import cli, json_option, open_store, queue_argument, seconds
 from penstock.workers import Result, exponential
-from penstock.workers.commands import NOT_NOW, Commands
+from penstock.workers.commands import Commands
 from penstock.workers.options import MAX_CONCURRENCY
 
 
@@ -34,18 +33,18 @@ Examples:
 @click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED, metavar="-- COMMAND...")
 @click.option(
     "-c", "--concurrency", type=click.IntRange(1, MAX_CONCURRENCY), default=8, show_default=True,
-    help="How many commands run at once.",
+    help="Number of commands that run at once.",
 )  # fmt: skip
 @click.option(
     "--lease", type=seconds, default=30, show_default=True,
-    help="Extended while a command runs; after a crash of this process others get its messages when it ends.",
+    help="Extended while a command runs. If this process crashes, other consumers get its messages when it ends.",
 )  # fmt: skip
-@click.option("--backoff", type=seconds, help="Seconds until a retry.  [default: 1, 2, 4, ... up to 300]")
+@click.option("--backoff", type=seconds, help="Time until a retry.  [default: 1, 2, 4, ... up to 300]")
 @click.option("--timeout", type=seconds, help="End a command that runs longer, and fail its message.")
 @click.option(
-    "--grace", type=seconds, default=8, show_default=True, help="Seconds that commands get to finish on a stop."
+    "--grace", type=seconds, default=8, show_default=True, help="Time for commands to finish after a stop."
 )
-@click.option("--until-empty", is_flag=True, help="End once no message waits, available or delayed.")
+@click.option("--until-empty", is_flag=True, help="End when no message is available or delayed.")
 @json_option
 @click.pass_context
 def work(
@@ -62,21 +61,22 @@ def work(
 ) -> None:
     """Run COMMAND for each message of QUEUE, until Ctrl-C or SIGTERM.
 
-    The payload is on its stdin. Its environment has PENSTOCK_ID, PENSTOCK_QUEUE, PENSTOCK_ATTEMPTS,
+    The command reads the payload from stdin. Its environment has PENSTOCK_ID, PENSTOCK_QUEUE, PENSTOCK_ATTEMPTS,
     PENSTOCK_PRIORITY, PENSTOCK_CREATED_AT, PENSTOCK_RECEIPT, PENSTOCK_STORE, and PENSTOCK_HEADER_NAME for each
-    header: in capitals, with _ for all but letters and digits.
+    header (the name in capitals, with _ for all but letters and digits).
 
     \b
     Its exit code decides:
       0       the message is acknowledged
-      75      not now: kept for the time of --backoff, then released; that is no fail
+      75      not now: the message is held for --backoff, then released; it has not failed
       others  the message fails, with the code and the last line of stderr as the reason; it is
               tried again after --backoff until the queue's max_attempts are used up
 
-    After a Ctrl-C or SIGTERM nothing more is claimed, and commands have --grace seconds to finish; a second one
-    does not wait. What still runs then is ended, with all that it started, and its messages are released.
+    After Ctrl-C or SIGTERM no more messages are claimed, and running commands have --grace seconds to finish; a
+    second signal ends them at once. Commands that still run are killed with their child processes, and their
+    messages released.
 
-    With --json, stdout has a line for each message that ended and one with the sum; what commands print goes to
+    With --json, stdout has one line for each message and one for the totals; the commands' own output goes to
     stderr.
     """
     if shutil.which(command[0]) is None:
@@ -121,28 +121,24 @@ def work(
 
 
 class _Reporting:
-    """Shows how messages end while they do."""
+    """Outcomes of messages as they happen: JSON lines on stdout, or failures and a progress bar on stderr."""
 
     def __init__(self, as_json: bool, queue: str) -> None:
         self._as_json = as_json
         self._queue = queue
         self._lock = threading.Lock()
         self._counts = {"ack": 0, "fail": 0, "release": 0, "lost": 0}
-        self._progress: Progress | None = None
+        self._bar: output.Bar | None = None
 
     @contextmanager
     def shown(self) -> Iterator["_Reporting"]:
-        """While it is on the screen of a person who watches."""
-        if sys.stderr is None or not sys.stderr.isatty() or self._as_json:
-            yield self
-            return
-        columns = SpinnerColumn(), TextColumn("{task.description}", markup=False), TimeElapsedColumn()
-        with Progress(*columns, console=Console(stderr=True), transient=True) as self._progress:
-            self._task = self._progress.add_task(f"working on {self._queue}", total=None)
+        """Show a progress bar, unless --json was given."""
+        what = f"working on {self._queue}"
+        with output.progress(what, TimeElapsedColumn(), wanted=not self._as_json) as self._bar:
             yield self
 
     def result(self, result: Result) -> None:
-        """The work on a message has ended."""
+        """Report the outcome of one message."""
         with self._lock:
             self._counts[result.outcome] += 1
             message = result.message
@@ -153,15 +149,12 @@ class _Reporting:
             if result.outcome == "fail":
                 text = f"message {message.id}, attempt {message.attempts}: {result.reason}"
                 click.echo(output.printable(text), err=True)
-            if self._progress is not None:
+            if self._bar is not None:
                 counts = ", ".join(f"{count:,} {name}" for name, count in self._counts.items() if count)
-                self._progress.update(self._task, description=f"working on {self._queue}: {counts}")
+                self._bar.update(description=f"working on {self._queue}: {counts}")
 
 
 def _print_line(value: dict[str, object]) -> None:
     click.echo(json.dumps(value))
     if sys.stdout is not None:
-        sys.stdout.flush()  # who reads it waits for whole lines
-
-
-__all__ = ["NOT_NOW", "work"]
+        sys.stdout.flush()  # a program at the other end of the pipe acts on each line

@@ -1,9 +1,9 @@
-"""Penstock on Spark.
+"""Penstock on Spark: sessions, SQL views of a store, and the settling of streams.
 
     spark = penstock.spark.session()
     penstock.spark.views(spark, "data")
 
-Spark itself is imported when the first session is asked for, not before.
+The first call of session() imports PySpark; importing this package does not.
 """
 
 from penstock.spark.sessions import session, views

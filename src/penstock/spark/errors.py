@@ -1,7 +1,7 @@
-"""What an error that Spark raises is about, in one line.
+"""Spark's errors as Penstock's errors.
 
-What goes wrong in Spark's own processes comes back as text, with the calls of Java and Python that led to it. An
-error of Penstock's says all that there is to say: here it is found again.
+An error in a Spark process reaches the driver as text, between the stack traces of Java and Python. This module
+finds the PenstockError in that text, or else the line with Spark's own message.
 """
 
 import re
@@ -11,23 +11,23 @@ from penstock.errors import LeaseExpired, PenstockError
 
 _OURS = re.compile(r"penstock\.(?:contract\.)?errors\.([A-Za-z]\w*): ([^\n]*)")
 _TRACEBACK = "Traceback (most recent call last):\n"
-_CONDITION = re.compile(r"\[[A-Z][A-Z0-9_.]*\] ")  # Spark's name for the error
+_CONDITION = re.compile(r"\[[A-Z][A-Z0-9_.]*\] ")  # Spark's error condition
 _STATE = re.compile(r"\.?\s*SQLSTATE: \w{5}")
-_CALL = re.compile(r"An error occurred while calling [^\n]*\n: (?:[\w$]+\.)*[\w$]+(?:: |\n)")  # of Java
+_CALL = re.compile(r"An error occurred while calling [^\n]*\n: (?:[\w$]+\.)*[\w$]+(?:: |\n)")  # the name in Java
 
 
 def is_of_spark(error: BaseException) -> bool:
-    """Whether it is Spark, or the bridge to it, that raised this."""
+    """Whether PySpark or Py4J raised the error."""
     return any(kind.__module__.startswith(("pyspark.errors", "py4j.protocol")) for kind in type(error).__mro__)
 
 
 def cause(error: BaseException) -> str:
-    """What went wrong, in one line: what Penstock said if the error is one of ours, else what Spark says."""
+    """The message of the PenstockError inside an error, else Spark's message, in one line."""
     return str(as_ours(error))
 
 
 def as_ours(error: BaseException) -> PenstockError:
-    """The error of ours that an error of Spark's tells of; a PenstockError in its words if it tells of none."""
+    """The PenstockError inside an error of Spark; if there is none, a new one with Spark's message."""
     if isinstance(error, PenstockError):
         return error
     text = str(error)
@@ -37,14 +37,14 @@ def as_ours(error: BaseException) -> PenstockError:
     name, message = found[-1]
     kind = getattr(errors, name, None)
     if not (isinstance(kind, type) and issubclass(kind, PenstockError)) or kind is LeaseExpired:
-        kind = PenstockError  # LeaseExpired is made of receipts, not of its message
+        kind = PenstockError  # LeaseExpired is built from receipts, which the text does not have
     return kind(message)
 
 
 def _shown(text: str) -> str:
-    """The line that says what happened."""
+    """Spark's message: the line that is no part of a stack trace."""
     _, called, after = text.rpartition(_TRACEBACK)
-    if called:  # of someone's function: its last line is the first that is not indented
+    if called:  # a user's function raised: a traceback ends with the first line that is not indented
         text = next((line for line in after.splitlines() if line[:1].strip()), "")
     line = _CALL.sub("", text).strip().partition("\n")[0]
     return _STATE.sub("", _CONDITION.sub("", line)).strip().rstrip(";: ")

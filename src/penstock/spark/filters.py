@@ -1,8 +1,8 @@
-"""Filters as Spark columns: the same answer as Filter.evaluate gives, NULL included, for every row of messages.
+"""Queue filters as Spark columns, with the same result as Filter.evaluate for every message, NULL included.
 
 A filter becomes Spark SQL over the columns `headers` MAP<STRING, STRING>, `priority` BIGINT, `payload` BINARY,
-`created_at`, `received_at` and `visible_at` TIMESTAMP. Text and not calls, because Spark reads a thousand
-conditions from one text in the time of a few calls into Java, and joins a long chain into a flat tree.
+`created_at`, `received_at` and `visible_at` TIMESTAMP. SQL text, not calls of PySpark's functions: Spark parses a
+thousand conditions in the time of a few calls into Java, and makes a flat tree of a long AND or OR.
 """
 
 import re
@@ -31,13 +31,13 @@ if TYPE_CHECKING:
 
 SIZE = "octet_length(payload)"
 _INTEGER = "(?s)^[+-]?[0-9]+(?!.)"
-_SHORT = 50
+_SHORT = 50  # characters of a pattern, or regexes in a row, that Java matches without a deep stack
 
 
 def column(wanted: Filter | str, size: str = SIZE) -> "Column":
-    """The filter's three-valued answer as a column, as in messages.where(column("type = 'order'")).
+    """The filter's three-valued result as a column, as in messages.where(column("type = 'order'")).
 
-    `size` is SQL for the payload's size; where the payload is not read but its size is, give that column's name.
+    `size` is SQL for the payload's size: for rows without a payload, the name of a column with its size.
     """
     from pyspark.sql.functions import expr
 
@@ -45,7 +45,7 @@ def column(wanted: Filter | str, size: str = SIZE) -> "Column":
 
 
 def condition(wanted: Filter | str, size: str = SIZE) -> str:
-    """The same as text: a condition in Spark's SQL."""
+    """The filter as a condition in Spark SQL."""
     return _condition(parse(wanted).expression if isinstance(wanted, str) else wanted.expression, size)
 
 
@@ -81,7 +81,7 @@ def _value(operand: Operand, number: bool, size: str) -> str:
             return f"unix_millis({name})"
         case Header(name):
             header = f"headers[{_text(name)}]"
-            # On its own the cast would also take a number with blanks around it.
+            # The cast alone would accept a number with blanks around it.
             integer = f"CASE WHEN {header} RLIKE '{_INTEGER}' THEN try_cast({header} AS BIGINT) END"
             return integer if number else header
         case int():
@@ -91,15 +91,15 @@ def _value(operand: Operand, number: bool, size: str) -> str:
 
 
 def _text(text: str) -> str:
-    """A literal that no setting of Spark's parser reads as anything else."""
+    """A string literal with the same meaning under all settings of Spark's parser."""
     if text.isprintable() and not re.search(r"['\\$]", text):  # $ may start a variable
         return f"'{text}'"
     return f"CAST(X'{text.encode().hex()}' AS STRING)"
 
 
 def _like(pattern: str) -> str:
-    """LIKE; or RLIKE, for a pattern on which Spark's LIKE could go back and forth for ever, or too deep."""
-    parts: list[list[str]] = [[]]  # what is between the %
+    """LIKE, or RLIKE if Spark's LIKE could backtrack exponentially or overflow Java's stack."""
+    parts: list[list[str]] = [[]]  # the pieces between two %
     for piece in re.findall(r"\\.|.", pattern, re.DOTALL):
         if piece == "%":
             parts.append([])
@@ -109,7 +109,7 @@ def _like(pattern: str) -> str:
     if len(pattern) <= _SHORT and (not middle or (len(middle) == 1 and not last)):
         kept = [first] if len(parts) == 1 else [first, *middle, last]
         return f"LIKE {_text('%'.join(map(''.join, kept)))}"
-    # The first place where a part fits is as good as any later one, so (?>) never goes back on it.
+    # If a part matches early, a later match is no better: (?>) does not backtrack into it.
     regexes = [_regex(first), *(f"(?>.*?{_regex(part)})" for part in middle)]
     if len(parts) > 1:
         regexes.append(f".*{_regex(last)}")
@@ -121,7 +121,7 @@ def _regex(part: list[str]) -> str:
 
 
 def _in_turn(regexes: list[str]) -> str:
-    """One after the other, in groups of groups: Java's stack grows with the regexes that follow one another."""
+    """Regexes in a row, nested in groups: Java's stack grows with the length of a row."""
     while len(regexes) > _SHORT:
         regexes = [f"(?>{''.join(regexes[at : at + _SHORT])})" for at in range(0, len(regexes), _SHORT)]
     return "".join(regexes)

@@ -1,4 +1,4 @@
-"""The options of format("penstock"), checked: of reads, of writes, of streams and of logs."""
+"""The options of format("penstock") for reads, writes, streams and logs: parsed and checked."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -29,44 +29,44 @@ _TRUTH = {"true": True, "false": False}
 
 @dataclass(frozen=True, kw_only=True)
 class Options(Read):
-    """The rows to read, with or without payloads."""
+    """Options of a batch read."""
 
     payload: bool
 
 
 @dataclass(frozen=True)
 class StreamOptions:
-    """The queue to read as a stream, and how much of it at a time."""
+    """Options of a stream that reads a queue."""
 
     store: str
     queue: str
     consumes: bool
     stream: str | None
-    rows: int
-    size: int
-    starting: str | int  # "earliest", "latest", or a time
+    rows: int  # most of a batch
+    size: int  # bytes of payloads, most of a batch
+    starting: str | int  # "earliest", "latest", or a time in milliseconds
     fail_on_data_loss: bool
     payload: bool
 
 
 @dataclass(frozen=True)
 class LogOptions:
-    """The log to read, and how much of it at a time."""
+    """Options of a stream that reads the log of a slate store."""
 
     read: Options
-    starting: int | None  # a sequence; None: where the log ends when the stream begins
-    rows: int
-    route: bool  # the queues that want its entries, instead of the entries
+    starting: int | None  # a sequence; None: the end of the log when the stream begins
+    rows: int  # most of a batch
+    route: bool  # read pairs of an entry and a queue whose filter matches, for the job route
 
 
 def _known(given: Mapping[str, str], known: Sequence[str], which: str = "which", of: str = "") -> dict[str, str]:
-    """Options by their names in lower case; InvalidArgument if one is not known, or the store is missing."""
+    """Options by lower-case name; InvalidArgument if one is unknown, or the store is missing."""
     options = {name.lower(): value for name, value in given.items()}
     if "path" in options and "store" not in options:  # the argument of load() or save()
         options["store"] = options.pop("path")
-    there = {name.lower() for name in known}
+    lower = {name.lower() for name in known}
     for name in options:
-        if name not in there and not (known is _WRITING and name.startswith("_")):
+        if name not in lower and not (known is _WRITING and name.startswith("_")):
             listed = f"{', '.join(known[:-1])} and {known[-1]}" if of else ", ".join(known)
             raise InvalidArgument(f"there is no option {name!r}{of}; there are {listed}")
     if not options.get("store"):
@@ -112,11 +112,11 @@ def parse_stream(given: Mapping[str, str]) -> StreamOptions:
     if mode == "consume":
         for name in ("startingoffset", "failondataloss"):
             if name in options:
-                raise InvalidArgument(f"option {name} is for mode follow: who consumes takes what is there")
+                raise InvalidArgument(f"option {name} is for mode follow: consume reads all available messages")
         if stream is None:
             raise InvalidArgument('which stream? Name it, as in .option("stream", "nightly")')
     return StreamOptions(
-        Kind.absolute(kind, store),  # with the scheme that was given: checkpoints have it so
+        Kind.absolute(kind, store),  # with the given scheme: checkpoints contain this text
         names.checked(options.get("queue", "")),
         mode == "consume",
         stream,
@@ -129,12 +129,12 @@ def parse_stream(given: Mapping[str, str]) -> StreamOptions:
 
 
 def is_log(given: Mapping[str, str]) -> bool:
-    """Whether the options are about a log."""
+    """Whether the options name the table log."""
     return any(name.lower() == "table" and value == "log" for name, value in given.items())
 
 
 def parse_log(given: Mapping[str, str]) -> LogOptions:
-    """The options of a log, read at once or as a stream; InvalidArgument names the one that is wrong."""
+    """The options of a log, for a batch read or a stream; InvalidArgument names the one that is wrong."""
     options = {name.lower(): value for name, value in given.items()}
     read = parse({name: value for name, value in options.items() if name not in _LOG})
     start: int | None = None
@@ -146,7 +146,7 @@ def parse_log(given: Mapping[str, str]) -> LogOptions:
 
 
 def located(url: str) -> str:
-    """The store for processes that are in other folders; NotSupported if it is of a kind that they cannot open."""
+    """The store's URL with an absolute path, for Spark's processes; NotSupported if Spark cannot read it."""
     return _kind(url).absolute(url)
 
 
@@ -164,7 +164,7 @@ def _kind(url: str) -> Kind:
 
 
 def check_streams(url: str) -> None:
-    """Refuse a store whose queues are no streams."""
+    """NotSupported if queues of this kind of store cannot be streams."""
     if not kind_of(url).has_streams:
         raise not_supported(f"store {url!r}")
 

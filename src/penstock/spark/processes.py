@@ -1,4 +1,4 @@
-"""Spark's own processes, in which the data source runs: the driver's, the tasks', and errors on their way out."""
+"""The Spark process that the data source runs in: its driver, its task, and the errors it reports."""
 
 import os
 from collections.abc import Iterator
@@ -9,14 +9,14 @@ from pyspark import TaskContext
 from penstock.errors import PenstockError
 from penstock.system import processes
 
-_LEVELS = 4  # at which the driver is looked for above this process
+_LEVELS = 4  # of parent processes that may be the driver
 
 
 @contextmanager
 def in_one_line() -> Iterator[None]:
-    """An error of ours says all that there is to say: Spark need not show the calls that led to it.
+    """Report a PenstockError without a traceback: its message is enough.
 
-    The process of Spark in which it happens ends with it, so that nothing else is hidden.
+    The Spark process ends with the error, so the setting hides no other traceback.
     """
     try:
         yield
@@ -26,7 +26,7 @@ def in_one_line() -> Iterator[None]:
 
 
 def driver() -> int:
-    """The process that drives Spark: the Java above this one, or this one."""
+    """The pid of Spark's driver: the Java process above this one, else this process."""
     pid = os.getpid()
     with suppress(ProcessLookupError):
         for _ in range(_LEVELS):
@@ -37,6 +37,6 @@ def driver() -> int:
 
 
 def task() -> tuple[int, int]:
-    """The partition that this task works on, and the number of the attempt, which no other has."""
+    """The partition and the unique attempt id of this task; zeros outside of a task."""
     context = TaskContext.get()
     return (0, 0) if context is None else (context.partitionId(), context.taskAttemptId())

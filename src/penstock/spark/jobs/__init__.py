@@ -1,8 +1,7 @@
-"""Jobs that run on Spark: each is a function here and a command of the command line.
+"""Spark jobs: each is a function here and a command of the command line.
 
-A job takes a session, says what it did as a Summary, and changes nothing with `dry_run=True`. A run has a name,
-`id`: given, or made of what it is asked to do and to what. The same run takes effect once, however often it is
-started.
+A job takes a session and returns a Summary. With `dry_run=True` it changes nothing. A run has a name, `id`: given,
+or a hash of the job's arguments and input. A run takes effect once, however often it is started.
 """
 
 from penstock.spark.jobs.archive_table import archived

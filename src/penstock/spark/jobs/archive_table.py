@@ -1,16 +1,16 @@
-"""An archive on disk: a Parquet table in a folder, and messages on their way into it.
+"""The archive on disk: a Parquet table in a folder, its atomic commit, and the queries that fill it.
 
     queue=NAME/day=YYYY-MM-DD/part-*.parquet    the table; the day is that of settled_at, in UTC
-    _penstock/lock                              held by the run that writes; says whose it is
-    _penstock/staging/                          what a run writes before it counts
-    _penstock/pending.json                      a run that counts: files that go to their places, old ones that go
-    _penstock/runs/ID.json                      a run that took effect
+    _penstock/lock                              locked by the run that writes; contains its process
+    _penstock/staging/                          files of a run before its commit
+    _penstock/pending.json                      a committed run: files to move into the table, files to delete
+    _penstock/runs/ID.json                      a finished run
 
-A run counts from the moment pending.json is there. The next run does what it says, as often as it takes.
+A run is committed once pending.json exists. If it is interrupted then, the next run carries pending.json out.
 
-A message is known by its queue, its id, when it was received, and a checksum of all that never changes about it:
-several stores may have a message of the same queue and id. The same message may be settled again after it was
-archived (redriven, and failed once more): the later settling counts.
+A message is identified by its queue, its id, received_at, and a checksum of its unchanging fields: several stores
+may have a message of the same queue and id. A message may be settled again after it was archived (redriven, and
+failed again): its later row replaces the earlier one.
 """
 
 import hashlib
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 _OWN = "_penstock"
 _LONGEST = 200  # bytes of a folder's name; file systems allow 255
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:")
-_NULL = "__HIVE_DEFAULT_PARTITION__"  # what Spark takes for no value
+_NULL = "__HIVE_DEFAULT_PARTITION__"  # Spark reads this folder name as NULL
 _ATTEMPT = StructType([each for each in TABLES["attempts"] if each.name not in ("queue", "id")])
 _STORED = StructType(
     [
@@ -58,21 +58,21 @@ _STORED = StructType(
 DAY = 86_400_000  # milliseconds
 IDENTITY = ("queue_name", "id", "received_at", "checksum")
 _GLOB = "{}[]*?\\"
-_ROWS = 10_000  # at a time
+_ROWS = 10_000  # per batch
 
 
 class Move(NamedTuple):
-    """A file that goes to its place in the table, below the archive's folder both."""
+    """A staged file and its place in the table, relative to the archive's folder."""
 
     source: str
     target: str
 
 
-Rewritten = tuple[list[Move], list[str], int]  # files that replace others, files that go, rows that are concerned
+Rewritten = tuple[list[Move], list[str], int]  # rewritten files, files to delete, number of deleted rows
 
 
 class Folder:
-    """The folder of an archive. Nothing is made before it is locked."""
+    """The folder of an archive. locked() creates it."""
 
     def __init__(self, path: str | os.PathLike[str], store: str | None) -> None:
         text = os.fspath(path)
@@ -87,12 +87,12 @@ class Folder:
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """Hold the archive, and finish or clear what a run before left; StoreLocked if another run holds it."""
+        """Lock the archive, and recover from an interrupted run; StoreLocked if another run has the lock."""
         (self.path / _OWN / "runs").mkdir(parents=True, exist_ok=True)
         for folder in (self.path / _OWN, self.path, self.path.parent):
             self._disk.sync_folder(folder)
         with self._disk.open(self.path / _OWN / "lock", create=True) as file:
-            # The lock goes with the process, however it ends; the name in it is for people.
+            # The kernel releases the lock when the process ends. The name in the file is for the error below.
             if not file.lock():
                 holder = file.read(0, 100).decode(errors="replace").partition("-")[0]
                 raise StoreLocked(
@@ -113,22 +113,22 @@ class Folder:
         shutil.rmtree(self.staging, ignore_errors=True)
 
     def run(self, run: str) -> dict[str, Any] | None:
-        """What is known of a run that took effect."""
+        """The record of a finished run; None if there is none."""
         with suppress(FileNotFoundError):
             found: dict[str, Any] = json.loads((self.path / _OWN / "runs" / f"{run}.json").read_text())
             return found
         return None
 
     def keep(self, run: dict[str, Any]) -> None:
-        """Durably remember a run."""
+        """Store the record of a run, durably."""
         path = self.path / _OWN / "runs" / f"{run['id']}.json"
         replace_file(self._disk, path, json.dumps(run, indent=1).encode())
 
     def commit(self, run: dict[str, Any], moves: Sequence[Move], gone: Sequence[str]) -> None:
-        """Let a run take effect: at once as far as a crash is concerned, file by file for readers."""
+        """Commit a run: atomic in a crash, file by file for readers."""
         for move in moves:
             with self._disk.open(self.path / move.source) as file:
-                file.sync()  # Spark does not; and what is in the archive may be removed from the store
+                file.sync()  # Spark does not sync, and archived messages may be removed from the store
         pending = {"run": run, "moves": moves, "gone": gone}
         replace_file(self._disk, self._pending, json.dumps(pending).encode())
         self._finish(pending)
@@ -140,26 +140,26 @@ class Folder:
             if not to.parent.is_dir():
                 to.parent.mkdir(parents=True)
                 changed |= {to.parent.parent, self.path}
-            with suppress(FileNotFoundError):  # it is there already
+            with suppress(FileNotFoundError):  # moved before an interruption
                 self._disk.rename(self.path / source, to)
             changed.add(to.parent)
         for path in pending["gone"]:
             with suppress(FileNotFoundError):
                 self._disk.unlink(self.path / path)
             changed.add((self.path / path).parent)
-        for folder in sorted(changed, reverse=True):  # what is in a folder before the folder's own name
+        for folder in sorted(changed, reverse=True):  # a folder's entries before the folder's own entry
             self._disk.sync_folder(folder)
         self.keep(pending["run"])
         self._pending.unlink()
         self._disk.sync_folder(self._pending.parent)
 
     def places(self, queues: Sequence[str]) -> dict[str, str]:
-        """The folder of each queue, which Spark reads as the queue's name unless that is very long."""
+        """The folder of each queue. Spark reads its name as the queue's name, unless that is very long."""
         taken = {each.casefold(): each for each in os.listdir(self.path)}
         found = {}
         for queue in queues:
             name = f"queue={_encoded(queue)}"
-            # Where file systems fold case two queues must not share a folder: the second has its letters as codes.
+            # Two queues must not share a folder where file systems fold case: the second has its letters encoded.
             if taken.setdefault(name.casefold(), name) != name:
                 name = f"queue={_encoded(queue, letters=False)}"
             found[queue] = name
@@ -181,10 +181,10 @@ def _encoded(queue: str, letters: bool = True) -> str:
 
 
 def archived(spark: "SparkSession", path: str | os.PathLike[str]) -> "DataFrame":
-    """The messages of an archive: the columns of the table messages but `receipt`, `history`, and `day`.
+    """The messages of an archive: the columns of the table messages without `receipt`, and `history` and `day`.
 
-    `history` has the attempts at each message, oldest first. Unlike a plain spark.read.parquet(path) this shows
-    all queues under their names: by itself Spark takes a queue 007 for the number 7.
+    `history` has the attempts at each message, oldest first. Queues have their own names here, unlike in
+    spark.read.parquet(path), where Spark reads a queue 007 as the number 7.
     """
     if not os.path.isdir(path):
         raise PenstockError(f"there is no archive {os.fspath(path)!r}: no such folder")
@@ -192,14 +192,14 @@ def archived(spark: "SparkSession", path: str | os.PathLike[str]) -> "DataFrame"
 
 
 def named(messages: "DataFrame") -> "DataFrame":
-    """Archived messages under the names that the columns have elsewhere."""
+    """Archived messages with the column names of the table messages."""
     shown = messages.drop("queue", "checksum").withColumnRenamed("queue_name", "queue")
     first = ("id", "queue")
     return shown.select(*first, *(name for name in shown.columns if name not in first))
 
 
 def parquet(session: "SparkSession", path: str | os.PathLike[str], since: date | None = None) -> "DataFrame":
-    """The table as it is stored, perhaps only what was settled since a day; empty if nothing is there yet."""
+    """The table as stored, or its rows settled since a day; empty if there is no archive yet."""
     schema = StructType([*_STORED, StructField("queue", StringType()), StructField("day", DateType())])
     if not os.path.isdir(path):
         return session.createDataFrame([], schema)
@@ -208,34 +208,34 @@ def parquet(session: "SparkSession", path: str | os.PathLike[str], since: date |
 
 
 def local(path: str | os.PathLike[str], glob: bool = False) -> str:
-    """A path of this machine as Spark wants it, also if the paths of a cluster are elsewhere by default."""
+    """A path of this machine as a file: URL for Spark, whose default file system may be a cluster's."""
     text = os.path.abspath(path)
     return "file:" + ("".join("\\" + each if each in _GLOB else each for each in text) if glob else text)
 
 
 def day_of(time: str) -> "Column":
-    """The day of a time, in UTC whatever the session's time zone is."""
+    """The day of a time in UTC, independent of the session's time zone."""
     return F.date_from_unix_date(F.floor(F.unix_millis(time) / DAY).cast("int"))
 
 
 def settled(session: "SparkSession", store: str, schema: str = "") -> "DataFrame":
-    """The messages of a store that are done or failed."""
+    """The done and failed messages of a store."""
     return table(session, store, "messages", schema, state="done,failed")
 
 
 def summed(messages: "DataFrame") -> "DataFrame":
-    """Messages of a store with their queue's name and checksum as an archive has them."""
+    """Messages of a store with the archive's columns queue_name and checksum."""
     return messages.withColumnRenamed("queue", "queue_name").withColumn("checksum", checksum())
 
 
 def checksum() -> "Column":
-    """Of all that stays the same in a message's life."""
+    """A checksum of the fields that never change in a message's life."""
     headers = F.sort_array(F.map_entries("headers"))
     return F.xxhash64("queue_name", "id", "payload", headers, "priority", "created_at", "received_at")
 
 
 def unarchived(session: "SparkSession", store: str, archive: "DataFrame") -> "DataFrame":
-    """The settled messages of a store that an archive does not have, as it will have them."""
+    """The settled messages of a store that an archive lacks, with the archive's columns."""
     messages = summed(settled(session, store)).alias("new")
     known = archive.select(*IDENTITY, "settled_at").alias("known")
     missing = messages.join(
@@ -245,15 +245,15 @@ def unarchived(session: "SparkSession", store: str, archive: "DataFrame") -> "Da
 
 
 def superseded(archive: "DataFrame", new: "DataFrame") -> "DataFrame":
-    """Messages in an archive that were settled again since; with the file in which each is."""
+    """Rows of an archive whose messages were settled again since, each with its file."""
     old = archive.select(*IDENTITY, "settled_at", F.col("_metadata.file_path").alias("file")).alias("old")
     later = new.select(*IDENTITY, "settled_at").alias("new")
     return old.join(later, _same("old", "new", F.col("old.settled_at") < F.col("new.settled_at")), "semi")
 
 
 def confirmed(session: "SparkSession", store: str, archive: "DataFrame") -> "DataFrame":
-    """The settled messages of a store that are in an archive word for word, and settled at the same time."""
-    there = archive.withColumn("checksum", checksum())  # of what can be read, not what was meant to be written
+    """The settled messages of a store that an archive has, with the same fields and settled_at."""
+    there = archive.withColumn("checksum", checksum())  # of the rows as read back, not as computed for the write
     same = [*IDENTITY, "state", "settled_at"]
     return summed(settled(session, store)).join(there.select(same), same, "semi")
 
@@ -265,7 +265,7 @@ def _same(one: str, other: str, condition: "Column") -> "Column":
 
 
 def _with_history(messages: "DataFrame", attempts: "DataFrame") -> "DataFrame":
-    """Messages with their attempts: those until they were settled, as both may be read at different moments."""
+    """Messages with their attempts up to settled_at: both tables may be read at different moments."""
     fields = [each.name for each in _ATTEMPT]
     in_order = F.sort_array(
         F.collect_list(F.struct("claimed_at", *(each for each in fields if each != "claimed_at")))
@@ -278,14 +278,11 @@ def _with_history(messages: "DataFrame", attempts: "DataFrame") -> "DataFrame":
     return joined.withColumn("history", known).select(*(each.name for each in _STORED))
 
 
-# Rows that go, for messages that the archive has in a later state
+# Deleting superseded rows
 
 
 def without(folder: Folder, superseded: "DataFrame") -> Rewritten:
-    """Write the files that have such rows anew, in staging.
-
-    What replaces what, which files go because nothing is left in them, and how many rows it is about.
-    """
+    """Rewrite, in staging, the files that have superseded rows; a file without other rows is to be deleted."""
     by_file: dict[Path, list[Any]] = defaultdict(list)
     for row in superseded.select("file", "id", "checksum").collect():
         by_file[Path(unquote(urlsplit(row["file"]).path))].append(row)
@@ -311,7 +308,7 @@ def _rewrite(path: Path, anew: Path, without: set[tuple[str, int]]) -> int:
 
 
 def _mask(batch: pa.RecordBatch, without: Iterable[tuple[str, int]]) -> pa.Array:
-    """Which rows stay. An id may be in a file twice, of two stores; the checksum tells them apart."""
+    """True for rows to keep. An id may be in a file twice, of two stores; the checksum tells them apart."""
     suspects = pc.is_in(batch["checksum"], pa.array({checksum for _, checksum in without}, pa.int64()))
     if not pc.any(suspects).as_py():
         return pc.invert(suspects)

@@ -1,4 +1,4 @@
-"""The job `archive`: done and failed messages into a partitioned Parquet table, each once."""
+"""The job archive: copies done and failed messages into a partitioned Parquet table, each once."""
 
 import hashlib
 import os
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 _COLUMNS = ("queue", "done", "failed", "already_archived", "removed", "bytes")
 _SETTLED = "queue string, id string, state string, settled_at timestamp"
-_BATCH = 500  # messages between a look and their removal: few, as someone may redrive them in between
+_BATCH = 500  # messages per removal: few, because a message may be redriven between the check and the removal
 Counts = Counter[tuple[str, str]]  # messages by queue and state
 
 
@@ -49,10 +49,9 @@ def archive(
 ) -> Summary:
     """Copy the done and failed messages of a store into the archive in the folder `dest`, each once.
 
-    With `remove` those that are in the archive, read back and compared, are then taken out of the store. For that
-    the store is opened, first of all: StoreLocked if a process has it that does not share it. One run writes to
-    an archive at a time; a second is refused. What a run left that was interrupted is finished or cleared by the
-    next.
+    With `remove`, messages are read back from the archive, compared, and removed from the store; StoreLocked,
+    before anything is copied, if another process has the store open and does not share it. One run at a time
+    writes to an archive; a second gets StoreLocked. The next run finishes or clears an interrupted one.
     """
     url = os.fspath(store)
     check_store(url)
@@ -62,7 +61,7 @@ def archive(
         return _repeated(before)
     session = own_session(spark)
     there = _counts(settled(session, url, _SETTLED))
-    since = min((row["day"] for row in there), default=None)  # the archive need not be read from its beginning
+    since = min((row["day"] for row in there), default=None)  # older days of the archive need not be read
     inputs = {"store": place, "dest": str(folder.path), "remove": remove, "settled": _fingerprint(there)}
     run = run_id(id, "archive", **inputs)
     if dry_run:
@@ -70,7 +69,7 @@ def archive(
     with ExitStack() as held:
         opened = held.enter_context(penstock.open(url)) if remove else None
         held.enter_context(folder.locked())
-        record = folder.run(run)  # once more: an interrupted run may have been finished just now
+        record = folder.run(run)  # again: locked() may have finished an interrupted run
         if record is not None and record["state"] == "done":
             return _repeated(record)
         if record is None:
@@ -88,11 +87,11 @@ def _repeated(record: dict[str, Any]) -> Summary:
     return Summary("archive", record["id"], _COLUMNS, record["rows"], repeated=True, notes=record["notes"])
 
 
-# What there is
+# Counting
 
 
 def _counts(messages: "DataFrame") -> "list[Row]":
-    """How many settled messages each queue has, and a number that changes if they are others."""
+    """The number of settled messages by queue and state, with a hash of their identities."""
     which = F.bit_xor(F.xxhash64("queue", "id", "state", "settled_at")).alias("which")
     counted = messages.groupBy("queue", "state").agg(
         F.count("*").alias("count"), which, F.min(day_of("settled_at")).alias("day")
@@ -130,19 +129,19 @@ def _rows(totals: Counts, new: Counts, sizes: Counter[str]) -> list[list[Any]]:
     rows: list[list[Cell]] = []
     for queue in sorted({queue for queue, _ in [*totals, *new]}):
         done, failed = new[queue, "done"], new[queue, "failed"]
-        # What was settled between counting and copying is new, so that there is never less than nothing before.
+        # Messages settled between counting and copying are new, so the difference may be negative.
         before = max(0, totals[queue, "done"] + totals[queue, "failed"] - done - failed)
         rows.append([queue, done, failed, before, 0, sizes[queue]])
     return rows
 
 
-# What is done
+# Copying
 
 
 def _write(
     session: "SparkSession", url: str, folder: Folder, run: str, remove: bool, totals: Counts, since: date | None
 ) -> dict[str, Any]:
-    """Copy what is not in the archive yet; the record of the run."""
+    """Copy messages that the archive lacks; the record of the run."""
     record: dict[str, Any] = {"id": run, "job": "archive", "store": url, "state": "written" if remove else "done"}
     record |= {"at": datetime.now(UTC).isoformat(timespec="seconds"), "rows": [], "notes": []}
     if not totals:
@@ -150,7 +149,7 @@ def _write(
         return record
     new = unarchived(session, url, parquet(session, folder.path, since))
     new = new.withColumn("key", F.md5("queue_name")).withColumn("day", day_of("settled_at"))
-    # Spark joins what is small and splits what is large, so that files get a sensible size.
+    # The hint makes Spark merge small partitions and split large ones, for files of a sensible size.
     staged = folder.staging / "new"
     new.hint("rebalance", "key", "day").write.partitionBy("key", "day").parquet(local(staged))
     written = parquet(session, staged)
@@ -168,13 +167,13 @@ def _write(
 
 
 def _settled_again(session: "SparkSession", folder: Folder, written: "DataFrame") -> Rewritten:
-    """What to do about messages that are in the archive in an earlier state."""
+    """The archive's files without rows of messages that are written again now."""
     (first,) = written.agg(F.min(day_of("received_at"))).collect()
     return without(folder, superseded(parquet(session, folder.path, first[0]), written))
 
 
 def _moves(folder: Folder, staged: str, queues: Sequence[str]) -> tuple[list[Move], Counter[str]]:
-    """Where each file that was written goes, and how many bytes that is for each queue."""
+    """The place of each written file in the table, and the bytes of each queue."""
     keys = {hashlib.md5(queue.encode(), usedforsecurity=False).hexdigest(): queue for queue in queues}
     places = folder.places(queues)
     writing = secrets.token_hex(8)
@@ -202,11 +201,11 @@ def _note_removed(record: dict[str, Any], removed: dict[str, int], totals: Count
         )
 
 
-# Out of the store, each message only if it still is as it was archived
+# Removing
 
 
 class Settled(NamedTuple):
-    """How a message was when it was archived."""
+    """The state of a message when it was archived."""
 
     state: str
     settled_at: int
@@ -214,7 +213,7 @@ class Settled(NamedTuple):
 
 
 def remove_archived(store: Store, confirmed: "DataFrame") -> dict[str, int]:
-    """Remove messages that are confirmed to be in the archive; how many, by queue."""
+    """Remove messages that are confirmed to be in the archive and unchanged since; their number by queue."""
     rows = confirmed.select(
         "queue_name",
         "id",
@@ -223,7 +222,7 @@ def remove_archived(store: Store, confirmed: "DataFrame") -> dict[str, int]:
         F.unix_millis("received_at").alias("received_at"),
     )
     removed = {}
-    # Sorted, so that Spark has read everything before the first message goes, and each queue is listed once.
+    # Sorting makes Spark read everything before the first removal, and lets each queue be listed once.
     found = rows.orderBy("queue_name").toLocalIterator(prefetchPartitions=True)
     for name, group in groupby(found, key=lambda row: row["queue_name"]):
         known = {row["id"]: Settled(row["state"], row["settled_at"], row["received_at"]) for row in group}
@@ -236,7 +235,7 @@ def remove_archived(store: Store, confirmed: "DataFrame") -> dict[str, int]:
 
 
 def _unchanged(queue: Queue, known: dict[str, Settled]) -> Iterator[list[str]]:
-    """Batches of the messages that are known and still the same: a failed one may have been redriven."""
+    """Batches of ids of known messages that are unchanged: a failed one may have been redriven."""
     batch: list[str] = []
     for state in dict.fromkeys(each.state for each in known.values()):
         for message in queue.messages(state):

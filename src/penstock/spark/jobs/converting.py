@@ -1,4 +1,4 @@
-"""The job `convert`: everything that is in one store goes into another, whatever keeps them."""
+"""The job convert: copies all queues and messages of a store into another store, of any kind."""
 
 import hashlib
 import json
@@ -32,17 +32,17 @@ def convert(
     id: str | None = None,  # noqa: A002 - the word of the command line
     dry_run: bool = False,
 ) -> Summary:
-    """Copy all queues of a store, with their settings, into another: all of it takes effect, or nothing.
+    """Copy all queues of a store, with their settings, into another store: all or nothing.
 
-    Messages keep everything but their ids, which are new: payload, headers, times, priority, attempts and how they
-    went, state. What is in flight arrives as available. A queue that the target has already must have the same
-    settings, and keeps what it holds. A store is copied into another once: a second run does nothing, and is an
-    error if anything has changed, unless it has an `id` of its own, which copies everything.
+    Messages get new ids and keep everything else: payload, headers, times, priority, attempts, state. Messages in
+    flight arrive as available. A queue that exists in the target must have the same settings, and keeps its
+    messages. A second run of the same copy does nothing; if the source has changed it is an error. A run with an
+    `id` of its own copies everything again.
     """
     check_exists(source)
     queues = _queues(spark, source)
     run = run_id(id, "convert", source=place_of(source), target=place_of(target))
-    if _real(place_of(source)) == _real(place_of(target)):  # links followed
+    if _real(place_of(source)) == _real(place_of(target)):
         raise InvalidArgument(f"{source!r} and {target!r} are the same store")
     before = already_loaded(target, run) if exists(target) else None
     if before is not None:
@@ -57,7 +57,7 @@ def convert(
     if not dry_run:
         if not exists(target):
             penstock.open(target).close()
-        if id is None:  # before the copy: what changes meanwhile has changed since
+        if id is None:  # before the copy, so that a change during the copy counts as a change since
             nothing = spark.createDataFrame([], "queue string, payload binary").write.format("penstock")
             nothing.mode("append").options(store=absolute(target), id=_seen(spark, source, run, queues)).save()
         create = json.dumps({name: asdict(settings) for name, settings in made.items()})
@@ -68,6 +68,7 @@ def convert(
 
 
 def _real(place: str) -> str:
+    """A place with symbolic links resolved."""
     if "://" in place:
         return place
     kind, slash, path = place.partition("/")
@@ -75,7 +76,7 @@ def _real(place: str) -> str:
 
 
 def _queues(spark: "SparkSession", source: str) -> _Queues:
-    """Every queue: its settings, and how many messages are in each state."""
+    """The settings of every queue, and its number of messages by state."""
     found = {}
     for row in table(spark, source, "queues").collect():
         settings = {name: row[name] for name in Settings().keys()}  # noqa: SIM118 - no dict
@@ -87,9 +88,9 @@ def _queues(spark: "SparkSession", source: str) -> _Queues:
 
 
 def _seen(spark: "SparkSession", source: str, run: str, queues: _Queues) -> str:
-    """The name of a run that says as what the source was copied: which messages, and all that became of them.
+    """A run name with a hash of the source's messages and settings: the target remembers it, to detect changes.
 
-    What time alone does to messages that wait, and who holds one that is in flight, is no change.
+    A delay that ends, a claim, and a change of the holder are no changes.
     """
     from pyspark.sql import functions as f
 
@@ -103,7 +104,7 @@ def _seen(spark: "SparkSession", source: str, run: str, queues: _Queues) -> str:
 
 
 def _changed(source: str, target: str, before: list[list[Any]], queues: _Queues) -> PenstockError:
-    """Why nothing is copied of what has changed since the last run."""
+    """The error for a source that has changed since it was copied."""
     then = {queue: messages for queue, messages, _ in before}
     now = {queue: sum(counts.values()) for queue, (_, counts) in queues.items()}
     what = (
@@ -122,7 +123,7 @@ def _changed(source: str, target: str, before: list[list[Any]], queues: _Queues)
 
 
 def _kept(target: str, queues: _Queues) -> _Queues:
-    """The queues that go into the target: a file has no room for `default` beside another, if that is empty."""
+    """The queues to copy: without an empty `default`, if the target is a file, which holds one queue."""
     settings, counts = queues.get(DEFAULT, (None, {}))
     if (
         kind_of(target).only_queue(target) is None
@@ -135,7 +136,7 @@ def _kept(target: str, queues: _Queues) -> _Queues:
 
 
 def _to_be_made(target: str, wanted: dict[str, Settings]) -> dict[str, Settings]:
-    """The queues that the target has not; what it cannot hold is refused."""
+    """The queues that the target lacks; NotSupported if it cannot hold one of them."""
     kind = kind_of(target)
     tables = kind.tables(target)
     known = tables.settings(target, penstock.open) if exists(target) else {DEFAULT: Settings()}
@@ -152,7 +153,7 @@ def _to_be_made(target: str, wanted: dict[str, Settings]) -> dict[str, Settings]
     refused += [
         f"queue {name!r} has start={settings.start!r}, and that store keeps no log"
         for name, settings in wanted.items()
-        if settings.start != "now" and not (kind.has_log or kind.remote)  # a server says so itself
+        if settings.start != "now" and not (kind.has_log or kind.remote)  # a server checks this itself
     ]
     if refused:
         raise NotSupported(f"{target!r} cannot hold this, and nothing was written: {'; '.join(refused)}")
@@ -165,12 +166,12 @@ def _differing(one: Settings, other: Settings) -> list[str]:
 
 
 def _messages(spark: "SparkSession", source: str) -> "DataFrame":
-    """All messages, with the attempts that have ended."""
+    """All messages, each with its attempts as the column history."""
     from pyspark.sql import functions as f
 
     messages = table(spark, source, "messages")
     attempts = table(spark, source, "attempts").groupBy("queue", "id")
     history = attempts.agg(f.sort_array(f.collect_list(f.struct(*_HISTORY))).alias("history"))
     joined = messages.join(history, ["queue", "id"], "left")
-    # Messages arrive in the order in which they were put: ids that are no numbers do not tell, times do.
+    # Messages arrive in the order of their puts: by numeric id, or by time if ids are no numbers.
     return joined.orderBy("queue", f.expr("try_cast(id AS bigint)"), "received_at", "id").drop(*_DROPPED)

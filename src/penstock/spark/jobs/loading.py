@@ -1,4 +1,4 @@
-"""The job `load`: rows of anything that Spark reads become messages."""
+"""The job load: puts the rows of a file, or of another source that Spark reads, into queues."""
 
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -44,14 +44,14 @@ def load(
     id: str | None = None,  # noqa: A002 - the word of the command line
     dry_run: bool = False,
 ) -> Summary:
-    """Put the rows of a source into a queue, or by a column into several: all of them or none.
+    """Put the rows of a source into a queue, or by a column into several: all or none.
 
-    source: a path or URL that Spark can read; its ending says the `format`, and `options` are those of the reader
-    payload_column: what becomes the payload; without it `payload`, the lines of a text, or the only column
-    payload_json: the whole row becomes the payload, as JSON
-    priority: a number, or the column that has it
-    headers: names of headers, and the columns that their values come from
-    queue_column: the column that says into which queue; where that is NULL it is `queue`
+    source: a path or URL that Spark reads with `options`; `format` is by default its ending
+    payload_column: the payload; default: the column `payload`, the lines of a text, or the only column
+    payload_json: make the whole row the payload, as JSON
+    priority: a number, or the name of a column
+    headers: columns by the names of the headers that they become
+    queue_column: the queue of each row; `queue` where it is NULL
     """
     if queue is None and queue_column is None:
         raise InvalidArgument("into which queue? Name one, or the column that does")
@@ -74,7 +74,7 @@ def load(
 
 def _read(spark: "SparkSession", source: str, kind: str | None, options: Mapping[str, str]) -> "DataFrame":
     kind = kind or _kind(source)
-    if kind == "csv":  # what most have; the options may say otherwise
+    if kind == "csv":  # the usual dialect; the options override it
         options = {"header": "true", "sep": "\t" if source.endswith(".tsv") else ",", **options}
     return spark.read.format(kind).options(**options).load(source)
 
@@ -91,7 +91,7 @@ def _kind(source: str) -> str:
 
 
 def _files(spark: "SparkSession", rows: "DataFrame") -> list[tuple[str, int, int]]:
-    """The files of a source, their lengths, and when they last changed."""
+    """The files of a source with their lengths and modification times."""
     jvm: Any = spark._jvm
     conf: Any = spark._jsparkSession.sessionState().newHadoopConf()
     found = []
@@ -163,7 +163,7 @@ def _list(columns: Sequence[str]) -> str:
 
 
 def _would_load(messages: "DataFrame", store: str, queue: str | None) -> list[list[Any]]:
-    """How much goes into each queue, checked as far as that is possible without doing it."""
+    """Messages and bytes for each queue; InvalidArgument for rows that the load would refuse."""
     from pyspark.sql import functions as f
 
     named = f.lit(queue).cast("string")

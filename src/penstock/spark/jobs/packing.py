@@ -1,4 +1,4 @@
-"""The jobs `pack` and `expire`: space that a store no longer needs is freed, by tasks of Spark."""
+"""The jobs pack and expire: free disk space that a store no longer needs, in Spark tasks."""
 
 import os
 from collections.abc import Sequence
@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from penstock.contract import names
 from penstock.contract.kinds import check_exists, kind_of
+from penstock.contract.tables import Packer
 from penstock.spark.jobs.runs import Cell, SparkTasks, Summary, run_id
 
 if TYPE_CHECKING:
@@ -22,19 +23,17 @@ def pack(
     id: str | None = None,  # noqa: A002 - the word of all jobs
     dry_run: bool = False,
 ) -> Summary:
-    """Pack the journals of queues, by default of all: write what is still there anew and free the rest.
+    """Pack the journals of queues, by default of all: rewrite the messages that are left and free the rest.
 
         penstock.spark.jobs.pack(spark, "data")
 
-    Tasks build the packed files, of many queues each; this process opens the store, and lets them take the place
-    of the old ones. If another process has the store, that one packs, without tasks. What cannot be packed, as a
-    queue with a damaged message, is raised after all others were.
-    With `dry_run` it is said what that would free, about; the store may be open elsewhere then.
+    Tasks build the packed files, of many queues each. This process opens the store and swaps them in. If another
+    process has the store open, that process packs, without tasks. A queue that cannot be packed, as one with a
+    damaged message, raises its error after all others are packed.
+    A dry run estimates the bytes to be freed, also while another process has the store open.
     """
-    url = os.fspath(store)
-    packer = kind_of(url).packer(url)
-    check_exists(url)
-    url, wanted = kind_of(url).absolute(url), sorted({names.checked(queue) for queue in queues})
+    packer, url = _packer(store)
+    wanted = sorted({names.checked(queue) for queue in queues})
     run = run_id(id, "pack", store=url, queues=wanted)
     packed = sorted(packer.pack(url, wanted, dry_run, SparkTasks(spark)))
     rows: list[list[Cell]] = [[*each, max(0, each.before - each.after)] for each in packed]
@@ -47,20 +46,25 @@ def expire(
     id: str | None = None,  # noqa: A002 - the word of all jobs
     dry_run: bool = False,
 ) -> Summary:
-    """Take out of the files what time has let go: expired messages, and done ones that keep_done lists no longer.
+    """Free the space of expired messages, and of done ones whose keep_done is over.
 
         penstock.spark.jobs.expire(spark, "data")
 
-    A queue shows them no more from the moment that their time is over; in its files they stay until it is packed.
-    This packs each queue that has some. A second run finds nothing. With `dry_run` it is only said what there is;
-    the store may be open elsewhere then.
+    Such messages disappear from their queue at once; their bytes stay in its files until it is packed. This packs
+    each queue that has some. A second run finds nothing. A dry run counts them, also while another process has the
+    store open.
     """
-    url = os.fspath(store)
-    packer = kind_of(url).packer(url)
-    check_exists(url)
-    url = kind_of(url).absolute(url)
+    packer, url = _packer(store)
     run = run_id(id, "expire", store=url)
     found, looked_at = packer.expire(url, dry_run, SparkTasks(spark))
     rows = [list(each) for each in found]
     notes = [f"{looked_at:,} queues were looked at, {len(rows):,} of them had something to let go"]
     return Summary("expire", run, _EXPIRED, rows, dry_run, notes=notes)
+
+
+def _packer(store: str | os.PathLike[str]) -> tuple[Packer, str]:
+    """The packer of a store, and its absolute URL; NotSupported if stores of its kind are not packed."""
+    url = os.fspath(store)
+    packer = kind_of(url).packer(url)
+    check_exists(url)
+    return packer, kind_of(url).absolute(url)

@@ -1,7 +1,8 @@
-"""The job `route`: the log of a slate store is routed in bulk, by a stream of Spark.
+"""The job route: delivers the log of a slate store to the queues whose filters match, by a Spark stream.
 
-How far each queue is, the store says, which writes that with what it delivers; so a batch that Spark repeats, a
-checkpoint that is lost or of another time, and the store's own router at work in between change nothing.
+The store keeps each queue's position in the log, and writes it together with the delivered messages. So a message
+is delivered once, even if Spark repeats a batch, a checkpoint is lost or old, or the store's own router runs in
+between.
 """
 
 import os
@@ -19,9 +20,9 @@ from penstock.spark.jobs.runs import Summary, check_store, own_session, run_id
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-_ROWS = 200_000  # numbers of the log in one batch
+_ROWS = 200_000  # log entries in one batch
 _COLUMNS = ("queue", "routed")
-_LOOK = 0.5  # seconds between two looks at whether to stop
+_LOOK = 0.5  # seconds between two calls of stopped()
 
 
 def route(
@@ -34,15 +35,15 @@ def route(
     interval: float = 1.0,
     stopped: Callable[[], bool] = lambda: False,
 ) -> Summary:
-    """Deliver what was published to the queues that want it, until it is stopped or, with `available_now`, all is.
+    """Deliver published messages to matching queues, until stopped() or, with `available_now`, the end of the log.
 
         penstock.spark.jobs.route(spark, "slate:data?router=off", available_now=True)
 
-    store: a slate store; if no process has it open this one does, with its own router off
-    checkpoint: a folder for Spark's notes; by default beside the store
-    rows: numbers of the log that are looked at in one batch
-    interval: seconds between two looks at the log
-    stopped: asked twice a second; once it says so, routing ends
+    store: a slate store; this process opens it, without its own router, if no other has it open
+    checkpoint: the folder of Spark's checkpoint; by default beside the store
+    rows: log entries in one batch
+    interval: seconds between two batches
+    stopped: called twice a second; True ends the routing
     """
     if not kind_of(store).has_log:
         raise NotSupported(f"store {store!r} keeps no log: what is published there is put into queues at once")
@@ -55,7 +56,7 @@ def route(
         routing = _Routing(router)
         stream = session.readStream.format("penstock")
         stream = stream.options(store=url, table="log", maxRowsPerBatch=str(rows), _route="true")
-        # Where the store is; of a checkpoint that is there Spark takes no other start.
+        # The store's position. Spark ignores it if the checkpoint has one.
         frame = stream.option("startingOffset", str(router.position())).load()
         writing = frame.writeStream.foreachBatch(routing.deliver)
         writing = writing.option("checkpointLocation", os.fspath(checkpoint or router.checkpoint))
@@ -67,7 +68,7 @@ def route(
             while not stopped() and not query.awaitTermination(_LOOK):  # type: ignore[arg-type]
                 pass
         except Exception:
-            if not stopped():  # else Spark's own processes have heard the same signal
+            if not stopped():  # Spark's own processes get the same Ctrl-C, and fail
                 raise
         finally:
             query.stop()
@@ -76,12 +77,12 @@ def route(
 
 
 class _Routing:
-    """Batches of the log on their way to the owner."""
+    """Hands batches of the log to the store's owner, and counts messages by queue."""
 
     def __init__(self, router: Router) -> None:
         self._router = router
         self.routed: Counter[str] = Counter()
 
     def deliver(self, batch: "DataFrame", number: int) -> None:
-        """Have delivered what queues want of a batch."""
+        """The function for foreachBatch."""
         self.routed.update(self._router.deliver(batch.toArrow()))

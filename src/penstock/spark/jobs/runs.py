@@ -1,7 +1,4 @@
-"""A run of a job: its name, the store and the session it works with, its tasks, and its summary.
-
-A run that is asked for again is the same one, and takes effect once.
-"""
+"""A run of a job: its id, its store and session, its Spark tasks, and its summary."""
 
 import hashlib
 import heapq
@@ -29,27 +26,27 @@ Answer = TypeVar("Answer")
 _NAME = re.compile(r"[A-Za-z0-9_.:-]{1,100}", re.ASCII)
 _SETTINGS = {
     "spark.sql.session.timeZone": "UTC",
-    "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",  # what everyone reads, unlike INT96
+    "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",  # all readers of Parquet know it, unlike INT96
 }
 _TASK = 8 << 20  # bytes that are worth a task
-_BESIDE = 32 << 10  # what each thing costs by itself, in bytes
-_PER_CORE = 4  # tasks, so that none is waited for long
+_BESIDE = 32 << 10  # cost of an item besides its size, in bytes
+_PER_CORE = 4  # tasks per core, so that a slow one does not leave the others idle for long
 
 
 @dataclass(frozen=True)
 class Summary:
-    """What one run of a job did, or with dry_run would do: a table, and remarks."""
+    """The result of a run, or of a dry run: a table, and notes."""
 
     job: str
     id: str
     columns: Sequence[str]
     rows: Sequence[Sequence[Cell]]
     dry_run: bool = False
-    repeated: bool = False  # the same run had taken effect before, so that this one did nothing
+    repeated: bool = False  # the run had taken effect before, so this one did nothing
     notes: Sequence[str] = field(default_factory=tuple)
 
     def as_json(self) -> dict[str, Any]:
-        """The same as plain values."""
+        """The summary for --json."""
         return {
             "job": self.job,
             "id": self.id,
@@ -61,7 +58,7 @@ class Summary:
 
 
 def run_id(given: str | None, job: str, **what: Any) -> str:
-    """The name of a run: what was given, or a hash of the job, its inputs and its arguments."""
+    """The id of a run: the given one, or a hash of the job, its input and its arguments."""
     if given is None:
         text = json.dumps([job, what], sort_keys=True, default=str)
         return f"{job}-{hashlib.sha256(text.encode()).hexdigest()[:16]}"
@@ -74,25 +71,25 @@ def run_id(given: str | None, job: str, **what: Any) -> str:
 
 
 def check_store(url: str) -> None:
-    """An error of ours if there is no such store: what Spark says of it is long."""
+    """PenstockError if there is no such store, before Spark is asked: its error would be long."""
     located(url)
     check_exists(url)
     kind_of(url).tables(url).check(url)
 
 
 def place_of(url: str) -> str:
-    """One name for all spellings of a store's URL: runs are known by it."""
+    """A store's place, equal for all spellings of its URL; part of a run's id."""
     located(url)
     return kind_of(url).place(url)
 
 
 def already_loaded(url: str, run: str) -> list[list[Any]] | None:
-    """The messages and bytes that a run has brought into each queue; None if it has not taken effect."""
+    """The messages and bytes that a run has loaded into each queue; None if it has not taken effect."""
     return kind_of(url).tables(url).brought(url, run, penstock.open)
 
 
 def own_session(spark: "SparkSession") -> "SparkSession":
-    """A session beside the given one, so that a job's settings are not the caller's."""
+    """A new session on the same Spark, so that a job's settings do not change the caller's."""
     own = spark.newSession()
     for name, value in _SETTINGS.items():
         own.conf.set(name, value)
@@ -100,7 +97,7 @@ def own_session(spark: "SparkSession") -> "SparkSession":
 
 
 def table(session: "SparkSession", url: str, name: str, schema: str = "", **options: str) -> "DataFrame":
-    """A table of a store, or some columns of it."""
+    """A table of a store, or the columns of it that `schema` names."""
     reader = session.read.format("penstock").options(store=kind_of(url).absolute(url), table=name, **options)
     return (reader.schema(schema) if schema else reader).load()
 
@@ -109,7 +106,7 @@ def table(session: "SparkSession", url: str, name: str, schema: str = "", **opti
 
 
 class SparkTasks:
-    """Work for Spark's tasks: many small things in few tasks, and errors that say what was wrong."""
+    """Spark as the executor of a packer: spreads many small items over few tasks."""
 
     def __init__(self, spark: "SparkSession") -> None:
         self._spark = spark
@@ -131,7 +128,7 @@ class SparkTasks:
         tasks = spread(items, sizes, context.defaultParallelism)
         try:
             return list(context.parallelize(tasks, len(tasks)).flatMap(partial(_work, work)).collect())
-        except Exception as error:  # of Java, of PySpark, of their connection
+        except Exception as error:  # Java's, PySpark's, or of the connection between them
             raise PenstockError(
                 f"{what} failed in a task of Spark, which changed nothing: {_reason(str(error))}. Tasks need "
                 "Penstock, and the store's folder under the same path"
@@ -143,7 +140,7 @@ def _work(work: Callable[[list[Item], int], Iterable[Answer]], items: list[Item]
 
 
 def spread(items: Sequence[Item], sizes: Sequence[int], cores: int) -> list[list[Item]]:
-    """Items in about equally heavy lists, one for each task."""
+    """Items in lists of about equal weight, one for each task."""
     weights = [_BESIDE + size for size in sizes]
     count = max(1, min(len(items), _PER_CORE * cores, max(cores, sum(weights) // _TASK)))
     tasks: list[list[Item]] = [[] for _ in range(count)]
@@ -156,6 +153,6 @@ def spread(items: Sequence[Item], sizes: Sequence[int], cores: int) -> list[list
 
 
 def _reason(text: str) -> str:
-    """The line that says what was wrong, among those that say where."""
+    """The last line before the stack trace: the message."""
     said = text.split("\n\tat ")[0].split("\n\n")[0].strip().splitlines()
     return said[-1].strip() if said else "it does not say why"

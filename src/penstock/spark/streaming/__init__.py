@@ -1,1 +1,1 @@
-"""Queues as Spark streams: sources, the sink, and what settles batches (docs/streams.md)."""
+"""Queues and logs as Spark streams: the sources of readStream, and settling (docs/streams.md)."""

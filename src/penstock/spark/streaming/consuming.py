@@ -1,8 +1,10 @@
-"""readStream with mode "consume": batches that are claimed, and on stable storage, before Spark hears of them.
+"""readStream with mode "consume": exactly-once reading of a queue, in batches that the store records.
 
-What is called is called in a process that Spark has for the source, but for read(). `latestOffset(start)` is only
-asked once Spark has committed all up to `start`, restarts included: then that is settled, and what comes next is
-the batch that the stream holds, or a new one. Whatever Spark repeats after a crash, it finds the same messages.
+The store claims and durably records a batch before Spark learns of it. Spark calls `latestOffset(start)` only once
+it has committed everything up to `start`, restarts included. That call settles the committed batches, and returns
+the recorded batch after them, or a new one. So Spark finds the same messages in a batch that it repeats.
+
+Spark runs read() in tasks, and all other methods of the reader in one process of the source.
 """
 
 import secrets
@@ -38,14 +40,14 @@ from penstock.spark.tables import PartsReader, partitions
 from penstock.system import processes
 from penstock.system.clock import rest
 
-_PATIENCE = 15.0  # seconds in which the process that read the stream before may end
-_PAUSE = 0.1
-_MOST = 100_000_000  # messages of a batch, whatever is asked for
-_PAGE = 1_000
+_PATIENCE = 15.0  # seconds to wait for the end of the stream's previous reader process
+_PAUSE = 0.1  # seconds between two attempts to begin
+_MOST = 100_000_000  # messages of a batch, whatever the option says
+_PAGE = 1_000  # messages per request
 
 
 def opened_from(machine: str, url: str) -> penstock.Store:
-    """Open a store in a task, whose owner was on that machine when the read was planned."""
+    """Open a store in a task; NotSupported if the store's owner is a process of another machine."""
     if kind_of(url).fenced and machine != boot():
         raise NotSupported(
             f"the process that has {url!r} open is on another machine and cannot be asked from here: "
@@ -56,16 +58,16 @@ def opened_from(machine: str, url: str) -> penstock.Store:
 
 @dataclass(frozen=True)
 class BatchPart:
-    """A part of a batch: in files that this machine may see, and a range of ids to ask the store's owner for."""
+    """A part of a batch, read from files if this machine sees them, else from the store's owner by ids."""
 
     batch: BatchName
     after: str
     until: str
-    machine: str  # on which the process is that has the store open
+    machine: str  # the owner's
     files: Any  # a Part, or None
 
     def read(self, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
-        """The messages; either way the same ones."""
+        """The messages of the part, the same ones either way."""
         if self.files is not None and self.files.exists():
             yield from self.files.read(schema)
             return
@@ -87,7 +89,7 @@ class BatchPart:
 def parts_of_batch(
     plan: BatchPlan, batch: BatchName, schema: pa.Schema
 ) -> tuple[list[BatchPart], BatchFiles | None]:
-    """The parts of a batch, and its files, if this machine sees some."""
+    """The parts of a batch, and its files if this machine sees them."""
     if not plan.pages:
         return [], None
     wanted = dict.fromkeys(["seq", *sources_of([*schema.names, "payload"])])
@@ -106,7 +108,7 @@ def parts_of_batch(
 
 
 class _Session:
-    """A stream that this process reads, until close()."""
+    """This process as the one reader of a stream, until close()."""
 
     def __init__(self, options: StreamOptions) -> None:
         self._options = options
@@ -120,61 +122,57 @@ class _Session:
             self._store.close()
             raise
         if kind_of(options.store).remote:
-            threading.Thread(target=self._say_so, name="penstock-heartbeat", daemon=True).start()
+            threading.Thread(target=self._heartbeat, name="penstock-heartbeat", daemon=True).start()
 
-    def begin(self) -> None:
-        """Say that this process reads the stream."""
+    def _register(self) -> None:
         self.streams.begin(self._options.queue, self._options.stream or "", self.reader)
 
     def _begin(self) -> None:
         deadline = time.monotonic() + _PATIENCE
         while True:
             try:
-                self.begin()
+                self._register()
                 return
-            except StreamInUse:  # a query that was stopped just now leaves its process behind for a moment
+            except StreamInUse:  # the process of a query that was just stopped lives for another moment
                 if time.monotonic() > deadline:
                     raise
             rest(_PAUSE)
 
-    def _say_so(self) -> None:
+    def _heartbeat(self) -> None:
         while not self._closing.wait(HEARTBEAT):
-            with suppress(PenstockError):  # the next batch will tell
-                self.begin()
+            with suppress(PenstockError):  # the next batch raises it again
+                self._register()
 
     def close(self) -> None:
-        """Let go of the store."""
         self._closing.set()
         self._store.close()
 
 
 class ConsumingReader(PartsReader, DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Reads a queue batch by batch, and settles what Spark has committed."""
+    """Reads a queue batch by batch, and settles the batches that Spark has committed."""
 
     def __init__(self, options: StreamOptions, schema: StructType) -> None:
         self._options = options
         self._schema = schema
         self._open: _Session | None = None
-        self._files: list[BatchFiles] = []  # of batches that may still be read
-        self._run: str | None = None  # of a run that ends, the name
+        self._files: list[BatchFiles] = []  # of batches that tasks may still read
+        self._run: str | None = None  # the name of an availableNow run
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_open": None, "_files": []}
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name
-        """Before the first batch."""
         return offset_of(self._options, 0)
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 - Spark's name
-        """What the option says."""
         return ReadMaxRows(self._options.rows)
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's name
-        """The messages of this moment, each once."""
+        """Name the run: the store gives it the messages of this moment, each once."""
         self._run = secrets.token_hex(8)
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
-        """Settle what Spark has committed, and offer what comes next."""
+        """Settle the batches up to `start`; the next batch, recorded or new, or `start` if there is none."""
         with in_one_line():
             session, options = self._session(), self._options
             while self._files:
@@ -190,7 +188,7 @@ class ConsumingReader(PartsReader, DataSourceStreamReader, SupportsTriggerAvaila
             return offset_of(options, batch)
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
-        """The parts of a batch, which may have been read before."""
+        """The parts of a batch, new or replayed."""
         with in_one_line():
             batch = batch_of(end)
             if batch is None or batch == batch_of(start):
@@ -205,10 +203,9 @@ class ConsumingReader(PartsReader, DataSourceStreamReader, SupportsTriggerAvaila
             return partitions(parts)
 
     def commit(self, end: dict[str, Any]) -> None:
-        """Not every commit is told: latestOffset() settles."""
+        """Nothing: Spark does not report every commit, so latestOffset() settles."""
 
     def stop(self) -> None:
-        """Let go of the store."""
         if self._open is not None:
             self._open.close()
             self._open = None

@@ -1,8 +1,9 @@
-"""readStream with mode "follow", or of a log: what enters a queue or a log, in order. Nothing is taken from it.
+"""readStream with mode "follow", or of the table log: new messages in order, without consuming them.
 
-An offset of a queue is the number of a message: {"after": 1200, "from": 0, "gaps": 1}. It says where its batch
-began, as Spark asks for that again when it repeats the first, and below which number messages were missing from
-the start. An offset of a log is a number, {"sequence": 1200}: everything before it was read.
+An offset of a queue is {"after": 1200, "from": 0, "gaps": 1}. after: the id of the last message read. from: the
+batch's own start, which Spark does not know when it repeats the first batch. gaps: the id below which messages
+were missing when the stream began. An offset of a log is {"sequence": 1200}: all entries before this one were
+read.
 """
 
 import threading
@@ -35,14 +36,14 @@ from penstock.spark.streaming.consuming import opened_from
 from penstock.spark.tables import PartsReader, partitions
 
 _BEGINNING: dict[str, Any] = {"after": None}
-_ALL = 2**40
+_ALL = 2**40  # messages
 _ANY_SIZE = 2**63 - 1
-_PAGE = 1_000
+_PAGE = 1_000  # messages per request
 _SEQUENCE = "sequence"
 
 
 class FollowingReader(PartsReader, DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Reads what enters a queue."""
+    """Reads messages in the order in which they enter a queue."""
 
     def __init__(self, options: StreamOptions, schema: StructType) -> None:
         self._options = options
@@ -56,20 +57,19 @@ class FollowingReader(PartsReader, DataSourceStreamReader, SupportsTriggerAvaila
         return {**self.__dict__, "_open": None, "_named": None}
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name
-        """Wherever it was that the query began: the first batch says it."""
+        """No id yet: the offset of the first batch contains the start."""
         return dict(_BEGINNING)
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 - Spark's name
-        """What the option says."""
         return ReadMaxRows(self._options.rows)
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's name
-        """What has entered by now, and no more."""
+        """End the run at the last message of this moment."""
         with in_one_line():
             self._stop_at = self._entering().start("latest")[0]
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
-        """As far as a batch may go that begins after what Spark has committed."""
+        """The end of the next batch after `start`, within the limits; `start` if there are no new messages."""
         with in_one_line():
             first = start["after"] is None
             began = self._resolved() if first else start
@@ -89,7 +89,7 @@ class FollowingReader(PartsReader, DataSourceStreamReader, SupportsTriggerAvaila
             return {"after": until, "from": after, "gaps": gaps}
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
-        """The parts of what entered in between."""
+        """The parts of a batch, new or replayed."""
         with in_one_line():
             after, until = end["from"] if start["after"] is None else start["after"], end["after"]
             if after == until:
@@ -99,10 +99,9 @@ class FollowingReader(PartsReader, DataSourceStreamReader, SupportsTriggerAvaila
             return partitions(self._entering().parts(after, until, ahead))
 
     def commit(self, end: dict[str, Any]) -> None:
-        """Not every commit is told: latestOffset() lets go of what was read."""
+        """Nothing: Spark does not report every commit, so latestOffset() tells the store what was read."""
 
     def stop(self) -> None:
-        """Let go of the store."""
         for held in (self._open, self._named):
             if held is not None:
                 held.close()
@@ -120,14 +119,14 @@ class FollowingReader(PartsReader, DataSourceStreamReader, SupportsTriggerAvaila
         return self._open
 
     def _resolved(self) -> dict[str, Any]:
-        """Where the query begins: decided once."""
+        """Where the query begins, decided once from the option startingOffset."""
         if not self._began:
             after, gaps = self._entering().start(self._options.starting)
             self._began = {"after": after, "gaps": gaps}
         return self._began
 
     def _check(self, lost: Lost | None) -> None:
-        """Say what is lost, if that is an error."""
+        """PenstockError if messages are lost, unless failOnDataLoss is false."""
         if lost is None or not self._options.fail_on_data_loss:
             return
         many, how = ("some", "removed") if lost.messages is None else (lost.messages, "packed away")
@@ -139,7 +138,7 @@ class FollowingReader(PartsReader, DataSourceStreamReader, SupportsTriggerAvaila
 
 
 class Named:
-    """Tells the store how far a follower has come."""
+    """Tells the store the position of a named follower."""
 
     def __init__(self, options: StreamOptions) -> None:
         self._options = options
@@ -147,30 +146,29 @@ class Named:
         self._last: int | None = None
 
     def has_read(self, position: int) -> None:
-        """All up to this number was read."""
+        """Messages up to this id were read."""
         if position != self._last:
             queue, stream = self._options.queue, self._options.stream or ""
             Streams(self._store.run).follow(queue, stream, reader_name(), position)
             self._last = position
 
     def close(self) -> None:
-        """Let go of the store."""
         self._store.close()
 
 
 class Asked:
-    """Follows by asking a server, or the owner of a store. It holds what was not read, while it is asked."""
+    """Follows through a server or a store's owner, which keeps unread messages while heartbeats arrive."""
 
     def __init__(self, options: StreamOptions) -> None:
         self._options = options
         self._store = penstock.open(options.store)
         self._streams = Streams(self._store.run)
         self._follower = token_hex(8)
-        self._position: int | None = None  # that the store was told, if the follower has a name
-        self._after: int | None = None  # what is held begins here
-        self._lock = threading.Lock()  # so that a heartbeat is never behind
+        self._position: int | None = None  # last one told to the store, of a named follower
+        self._after: int | None = None  # the store keeps messages after this id
+        self._lock = threading.Lock()  # a heartbeat must not repeat an older position
         self._closing = threading.Event()
-        threading.Thread(target=self._say_so, name="penstock-heartbeat", daemon=True).start()
+        threading.Thread(target=self._heartbeat, name="penstock-heartbeat", daemon=True).start()
 
     def start(self, starting: str | int) -> tuple[int, int]:
         return self._streams.start(self._options.queue, self._follower, starting)
@@ -200,13 +198,12 @@ class Asked:
         self._store.close()
 
     def _tell(self, position: int) -> None:
-        """Of one with a name the store remembers how far it has come."""
-        if self._options.stream is not None:
+        if self._options.stream is not None:  # the store remembers positions of named followers only
             self._streams.follow(self._options.queue, self._options.stream, reader_name(), position)
 
-    def _say_so(self) -> None:
+    def _heartbeat(self) -> None:
         while not self._closing.wait(HEARTBEAT):
-            with self._lock, suppress(PenstockError):  # the next batch will tell
+            with self._lock, suppress(PenstockError):  # the next batch raises it again
                 if self._position is not None:
                     self._tell(self._position)
                 if self._after is not None:
@@ -215,17 +212,17 @@ class Asked:
 
 @dataclass(frozen=True)
 class AskedPart:
-    """A part of a batch, given in pages."""
+    """A part of a batch, requested page by page."""
 
     options: StreamOptions
     follower: str
     after: int
     until: int
-    messages: int  # that there were when the batch was planned
-    machine: str
+    messages: int  # counted when the batch was planned
+    machine: str  # the owner's
 
     def read(self, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
-        """The messages; PenstockError if some have gone meanwhile."""
+        """The messages of the part; PenstockError if some were removed meanwhile."""
         options, after, count = self.options, self.after, 0
         with closing(opened_from(self.machine, options.store)) as store:
             while after < self.until:
@@ -243,7 +240,7 @@ class AskedPart:
 
 
 class LogReader(PartsReader, DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Follows a log."""
+    """Reads the log of a slate store as a stream."""
 
     def __init__(self, options: LogOptions, schema: StructType) -> None:
         self._options = options
@@ -255,22 +252,21 @@ class LogReader(PartsReader, DataSourceStreamReader, SupportsTriggerAvailableNow
         return {**self.__dict__, "_open": None}
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name
-        """Where the option says."""
+        """The option startingOffset."""
         with in_one_line():
             starting = self._options.starting
             return {_SEQUENCE: self._log().end() if starting is None else starting}
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 - Spark's name
-        """What the option says."""
         return ReadMaxRows(self._options.rows)
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's name
-        """Up to where the log is complete now."""
+        """End the run at the end of the log of this moment."""
         with in_one_line():
             self._until = self._log().end()
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
-        """Where the next batch ends."""
+        """The end of the next batch, within the limit."""
         with in_one_line():
             before = int(start[_SEQUENCE])
             end = self._log().end() if self._until is None else self._until
@@ -279,16 +275,15 @@ class LogReader(PartsReader, DataSourceStreamReader, SupportsTriggerAvailableNow
             return {_SEQUENCE: max(before, end)}
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
-        """The parts of a batch, which may have been read before."""
+        """The parts of a batch, new or replayed."""
         first, last = int(start[_SEQUENCE]), int(end[_SEQUENCE])
         with in_one_line():
             return partitions(self._log().parts(first, last)) if first < last else []
 
     def commit(self, end: dict[str, Any]) -> None:
-        """Nothing is held back for a follower of the log."""
+        """Nothing: the log keeps no entries for its followers."""
 
     def stop(self) -> None:
-        """Let go of the files."""
         if self._open is not None:
             self._open.close()
             self._open = None

@@ -1,16 +1,15 @@
-"""Batches of streams by name: in checkpoints, in receipts, and settled, drained or failed by a program.
+"""Settling the batches of consuming streams: settle(), drain() and fail(), from checkpoints and receipts.
 
-A checkpoint of Spark, on a disk that this process sees:
+A checkpoint of Spark, on a disk of this machine:
 
-    metadata      {"id": the query's}
-    offsets/N     of batch N: a version, a line of JSON about it, and for each source a line with its end
-    commits/N     batch N is done
+    metadata      {"id": id of the query} offsets/N     batch N: a version, a line of JSON about the batch, and a
+    line for each source with its end offset commits/N     batch N is committed
 
-An offset of a stream that consumes names all there is to know to settle its batch:
+The offset of a consuming stream names its batch completely:
 
     {"batch": 8, "stream": "nightly", "queue": "jobs", "store": "/data"}
 
-A receipt names store, queue and stream of one message, so that it can be failed wherever its row has gone.
+A receipt names batch, message, stream, queue and store, so that fail() needs no other column of a row.
 """
 
 import json
@@ -39,7 +38,7 @@ _RECEIPT = re.compile(r"stream:([0-9]+):([0-9]+):([^:]*):([^:]*):([^:]*)", re.AS
 
 
 class BatchName(NamedTuple):
-    """A batch, wherever it is."""
+    """A batch with its stream, queue and store."""
 
     batch: int
     stream: str
@@ -48,43 +47,43 @@ class BatchName(NamedTuple):
 
 
 def offset_of(options: "StreamOptions", batch: int) -> dict[str, Any]:
-    """The offset after a batch; 0 is before the first."""
+    """The offset after a batch; batch 0 is the start."""
     return BatchName(batch, options.stream or "", options.queue, options.store)._asdict()
 
 
 def batch_of(offset: dict[str, Any]) -> BatchName | None:
-    """The batch that an offset names; None if it is none of a stream that consumes."""
+    """The batch that an offset names; None if the offset is of another kind of source."""
     if not isinstance(offset, dict) or set(offset) != set(BatchName._fields):
         return None
     return BatchName(int(offset["batch"]), str(offset["stream"]), str(offset["queue"]), str(offset["store"]))
 
 
 def receipt_ends(batch: BatchName) -> tuple[str, str]:
-    """What is before and after the id in the receipts of a batch."""
+    """The text before and after the message's id in the receipts of a batch."""
     where = ":".join(quote(text, safe="/ ") for text in (batch.stream, batch.queue, batch.store))
     return f"stream:{batch.batch}:", f":{where}"
 
 
 def parse_receipt(text: str) -> tuple[BatchName, str]:
-    """The batch and the id of the message that a receipt is of."""
+    """The batch and the message id of a receipt."""
     matched = _RECEIPT.fullmatch(text)
     if matched is None:
         raise InvalidArgument(
-            f"{text!r} is no receipt of a message that a stream holds: give rows with the column receipt as the "
-            'source of mode "consume" has it'
+            f"{text!r} is no receipt of a message that a stream holds: give rows with the column receipt of a "
+            'stream in mode "consume"'
         )
     stream, queue, store = map(unquote, matched.groups()[2:])
     return BatchName(int(matched[1]), stream, queue, store), matched[2]
 
 
-# What a program says of batches
+# For programs
 
 
 def settle(checkpoint: str | os.PathLike[str]) -> int:
-    """Settle the batches that a query has committed, as the next start of it would; how many that were.
+    """Settle the batches that a query has committed, as its next start would; the number of batches settled.
 
-    A query that ends settles all its batches but perhaps the last: Spark does not tell a source of every commit.
-    This does no harm, whether the query runs or not.
+    A query that ends may leave its last batch unsettled, because Spark does not report every commit to a source.
+    Safe at any time, also while the query runs.
     """
     return sum(_settled(batch) for batch in committed(checkpoint) if batch.batch)
 
@@ -101,13 +100,13 @@ def drain(
     checkpoint: str | os.PathLike[str],
     **options: Any,
 ) -> int:
-    """Read all that is there into a sink, and settle it; how many batches there were.
+    """Read all available messages into a sink, and settle them; the number of batches.
 
         penstock.spark.drain(spark.readStream.format("penstock")..., write, "checkpoint")
 
-    stream: what to read: a DataFrame of readStream, readStream itself, or a writeStream that only lacks its sink
-    sink: a function that is called with each batch and its number, as foreachBatch has it; or the name of a format
-    options: of that format
+    stream: a DataFrame of readStream, a readStream, or a writeStream without a sink
+    sink: a function of a batch and its number, as in foreachBatch; or the name of a format
+    options: options of that format
     """
     from pyspark.sql.streaming.readwriter import DataStreamReader, DataStreamWriter
 
@@ -131,22 +130,21 @@ def drain(
 
 
 def fail(df: "DataFrame", reason: str | None = None, delay: float = 0) -> int:
-    """Let messages of a batch fail, instead of being done, when the batch is settled; how many.
+    """Mark messages of a batch to fail, instead of being done, when the batch is settled; the number of messages.
 
         def process(batch, number):
             penstock.spark.fail(batch.where("payload IS NULL"), "no payload")
 
-    df: rows with the column `receipt`, as the source of mode "consume" has it
-    reason: as in fail() of a queue
-    delay: seconds, from when the batch is settled, until they are tried again
+    df: rows with the column `receipt` of a stream in mode "consume"
+    reason: as in Queue.fail()
+    delay: seconds from the settling of the batch to the next attempt
 
-    They are tried again, or have failed for good after the last attempt. What is said here counts for this run of
-    the batch: if Spark runs it again, only what is said then.
+    A message is available again after the delay, or failed for good after its last attempt. If Spark replays the
+    batch, the marks of the replay replace these.
     """
     if "receipt" not in df.columns:
         raise InvalidArgument(
-            "these rows have no column receipt, which says what they are of: keep it until here, as in "
-            'select("receipt", ...)'
+            'these rows have no column receipt, which names their messages: keep it, as in select("receipt", ...)'
         )
     reason, delay = checked_reason(reason), seconds("delay", delay)
     failed: dict[BatchName, list[str]] = {}
@@ -168,19 +166,19 @@ def _fail(batch: BatchName, ids: Iterable[str], reason: str | None, delay: float
 
 
 def folder_of(checkpoint: str | os.PathLike[str]) -> str:
-    """The folder of a checkpoint; NotSupported if it is elsewhere."""
+    """The folder of a checkpoint; NotSupported if it is not on a disk of this machine."""
     text = os.fspath(checkpoint)
     parts = urlsplit(text)
     if parts.scheme in ("", "file"):
         return unquote(parts.path) if parts.scheme else text
     raise NotSupported(
-        f"checkpoint {text!r} is not on a disk of this machine: only such a one can be looked into. The next "
-        "start of the query settles what it has committed"
+        f"checkpoint {text!r} is not on a disk of this machine, and cannot be read here: start the query once "
+        "more, which settles the batches that it has committed"
     )
 
 
 def query_id(checkpoint: str | os.PathLike[str]) -> str:
-    """The id of the query whose checkpoint this is."""
+    """The query id in a checkpoint."""
     path = os.path.join(folder_of(checkpoint), "metadata")
     try:
         with open(path) as file:
@@ -190,7 +188,7 @@ def query_id(checkpoint: str | os.PathLike[str]) -> str:
 
 
 def committed(checkpoint: str | os.PathLike[str]) -> list[BatchName]:
-    """The batches of streams up to which a query has committed, one of each source that consumes."""
+    """The last committed batch of each consuming stream that the query reads."""
     folder = folder_of(checkpoint)
     if not os.path.isdir(os.path.join(folder, "offsets")):
         raise InvalidArgument(f"{os.fspath(checkpoint)!r} is no checkpoint of a query: it has no offsets")
@@ -207,13 +205,13 @@ def committed(checkpoint: str | os.PathLike[str]) -> list[BatchName]:
         ) from None
     found: list[BatchName] = []
     for line in lines:
-        with suppress(ValueError):  # of another kind of source
+        with suppress(ValueError):  # no JSON: an offset of another kind of source
             found += _batches(json.loads(line))
     return list(dict.fromkeys(found))
 
 
 def _batches(value: Any) -> list[BatchName]:
-    """The batches in a line, in which offsets may be texts or be named."""
+    """The batches in a line, whose offsets may be nested in objects or be JSON in a string."""
     if isinstance(value, str):
         try:
             return _batches(json.loads(value)) if value.startswith("{") else []

@@ -1,1 +1,1 @@
-"""The job `report`: `job.py` the run, `numbers.py` what is computed, `charts.py` and `page.py` how it looks."""
+"""The job report: `job.py` runs it, `numbers.py` computes with Spark, `charts.py` and `page.py` draw the page."""

@@ -1,7 +1,7 @@
-"""The charts of a report, drawn by matplotlib as SVG that goes into the page as it is; and numbers for people.
+"""The charts of a report as inline SVG, drawn by matplotlib; and numbers formatted for people.
 
-matplotlib knows fixed colours only. It draws with codes, which become names of the page's own colours afterwards:
-so a chart is light or dark as the page is. Its texts stay texts, in the page's font; none of them is a user's.
+matplotlib draws with placeholder colours, which are then replaced by CSS variables of the page: a chart is light
+or dark like the page. Labels stay text, in the page's font; no label contains text of a user.
 """
 
 import io
@@ -35,17 +35,17 @@ _STYLE: Any = {
     "xtick.labelcolor": _COLOURS["soft"], "ytick.labelcolor": _COLOURS["soft"],
     "ytick.major.size": 0, "lines.solid_capstyle": "round",
 }  # fmt: skip
-_LINES = {"p50": "-", "p90": (0, (5, 2)), "p99": (0, (1.5, 2))}  # told apart without colours as well
+_LINES = {"p50": "-", "p90": (0, (5, 2)), "p99": (0, (1.5, 2))}  # dashes, for readers who cannot tell the colours
 _TICKS = (0.001, 0.01, 0.1, 1, 10, 60, 600, 3_600, 21_600, 86_400, 604_800, 2_592_000)
 _DAY = 86_400_000  # milliseconds
-_FEW = 12  # windows that get a dot each
-_TIPS = 240  # windows that get a tip each
+_FEW = 12  # up to so many windows get a dot each
+_TIPS = 240  # up to so many windows get a tooltip each
 _SCALES = ((86_400.0, "d"), (3_600.0, "h"), (60.0, "min"), (1.0, "s"), (0.001, "ms"))
 _number = counter()
 
 
 def throughput(slices: Sequence[Slice], windows: Windows, width: int, height: int, tips: bool = True) -> str:
-    """Messages put as a line, over those that were done and failed as areas."""
+    """Messages put as a line, over done and failed messages as areas."""
     with matplotlib.rc_context(_STYLE):
         figure, axes = _figure(width, height)
         edges = _days([*windows.starts(), windows.first + windows.count * windows.length])
@@ -66,7 +66,7 @@ def throughput(slices: Sequence[Slice], windows: Windows, width: int, height: in
 def percentiles(
     slices: Sequence[Slice], windows: Windows, what: str, width: int, height: int, tips: bool = True
 ) -> str:
-    """The percentiles of a time; `what` is `waiting` or `processing`."""
+    """The percentiles of the waiting or the processing time; `what` is its name."""
     times = [getattr(each, what) for each in slices]
     with matplotlib.rc_context(_STYLE):
         figure, axes = _figure(width, height)
@@ -96,13 +96,13 @@ def percentiles(
 
 
 def _alone(values: Sequence[float | None], place: int) -> bool:
-    """Whether a value has no neighbours, so that no line would show it."""
+    """Whether a value has no neighbours: a line alone would not show it."""
     around = values[max(0, place - 1) : place + 2]
     return values[place] is not None and sum(value is not None for value in around) == 1
 
 
 def attempts(counts: dict[int, int], width: int, height: int) -> str:
-    """How many messages needed so many attempts."""
+    """Bars of settled messages by their number of attempts."""
     numbers = range(1, max(3, *counts) + 1) if counts else range(1, 4)
     values = [counts.get(number, 0) for number in numbers]
     labels = [f"{number}+" if number == MOST_ATTEMPTS else str(number) for number in numbers]
@@ -122,7 +122,7 @@ def attempts(counts: dict[int, int], width: int, height: int) -> str:
 
 
 def _figure(width: int, height: int) -> tuple[Figure, Axes]:
-    """A figure of so many points, which are the pixels of a page."""
+    """A figure of this size in points, which are pixels in the page."""
     figure = Figure(figsize=(width / 72, height / 72), dpi=72)
     figure.set_layout_engine("constrained", w_pad=0.02, h_pad=0.04)
     axes = figure.subplots()
@@ -132,7 +132,7 @@ def _figure(width: int, height: int) -> tuple[Figure, Axes]:
 
 
 def _days(times: Sequence[int]) -> list[float]:
-    """Times as matplotlib has them."""
+    """Milliseconds as matplotlib's days since the epoch."""
     return [time / _DAY for time in times]
 
 
@@ -147,7 +147,7 @@ def _time_axis(axes: Axes, windows: Windows, width: int) -> None:
 
 
 def _tick(time: int, step: int, first: bool) -> str:
-    """A time on an axis: of day, with the date below where it changes."""
+    """The label of a time: the time of day, with the date below where it changes."""
     shown = datetime.fromtimestamp(time / 1000, UTC)
     date = f"{shown:%b} {shown.day}" + (f"\n{shown.year}" if step >= _DAY and first else "")
     if step >= _DAY:
@@ -157,7 +157,7 @@ def _tick(time: int, step: int, first: bool) -> str:
 
 
 def _duration_axis(axes: Axes, values: Sequence[float]) -> None:
-    """Plain where that shows something; where the slowest are far off, in steps of ten."""
+    """A linear axis, or a logarithmic one if the slowest times are far above the others."""
     top = max(values, default=0)
     usual = sorted(value for value in values if value > 0)
     if not usual:
@@ -180,7 +180,7 @@ def _duration_axis(axes: Axes, values: Sequence[float]) -> None:
 
 
 def _tips(slices: Sequence[Slice], windows: Windows, said: Sequence[str]) -> list[str]:
-    """What a pointer shows over each window."""
+    """The tooltip of each window."""
     if len(slices) > _TIPS:
         return []
     seconds = windows.length < 60_000
@@ -188,7 +188,7 @@ def _tips(slices: Sequence[Slice], windows: Windows, said: Sequence[str]) -> lis
 
 
 def _svg(figure: Figure, axes: Axes, width: int, height: int, edges: Sequence[float], tips: Sequence[str]) -> str:
-    """The figure as an element of a page, hidden from screen readers: the page describes it in words."""
+    """The figure as an SVG element, hidden from screen readers: the page has a description in words."""
     prefix = f"c{next(_number)}"
     for number, (start, end) in enumerate(pairwise(edges) if tips else ()):
         axes.axvspan(start, end, facecolor="none", gid=f"tip-{number}")
@@ -200,7 +200,7 @@ def _svg(figure: Figure, axes: Axes, width: int, height: int, edges: Sequence[fl
     text = re.sub(r"^<svg[^>]*>", f'<svg viewBox="0 0 {width} {height}" aria-hidden="true">', text)
     for number, tip in enumerate(tips):
         text = text.replace(f'<g id="tip-{number}">', f'<g class="tip"><title>{escape(tip)}</title>')
-    # Names count in the whole page, where there are many charts.
+    # Ids must be unique in the page, which has many charts.
     text = re.sub(r'(id="|url\(#|xlink:href="#)', rf"\g<1>{prefix}-", text).replace("xlink:href", "href")
     for name, colour in _COLOURS.items():
         text = text.replace(colour, f"var(--{name})")
@@ -219,14 +219,14 @@ def duration(seconds: float | None) -> str:
 
 
 def scale(seconds: float) -> tuple[float, str]:
-    """The unit in which a duration reads best, and how long that is."""
+    """The seconds and the name of the largest unit that a duration fills."""
     if seconds <= 0:
-        return 1.0, "s"  # as good as any
+        return 1.0, "s"
     return next((each for each in _SCALES if seconds >= each[0]), _SCALES[-1])
 
 
 def short(number: float) -> str:
-    """Two digits that matter, or all of those before the point."""
+    """Two significant digits, or all digits before the point."""
     return f"{number:,.0f}" if number >= 9.95 else f"{number:.2g}"
 
 
@@ -236,7 +236,7 @@ def count(number: int) -> str:
 
 
 def brief(number: float) -> str:
-    """12k, 3.4M: for the axis of a chart."""
+    """12k, 3.4M: for axes."""
     for size, letter in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
         if number >= size:
             return f"{number / size:.3g}{letter}"

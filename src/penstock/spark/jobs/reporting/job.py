@@ -1,4 +1,4 @@
-"""The job: what happened to all messages, as a table, a page and numbers."""
+"""The run of the job report: a summary table, report.html and report.json."""
 
 import json
 import os
@@ -20,8 +20,8 @@ from penstock.system.files import SystemDisk, replace_file
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-_COLUMNS = ("queue", *STATES, "wait_p50", "wait_p99", "process_p50", "process_p99")  # what fits a terminal
-_ROWS = 50  # queues that are listed
+_COLUMNS = ("queue", *STATES, "wait_p50", "wait_p99", "process_p50", "process_p99")  # few enough for a terminal
+_ROWS = 50  # queues in the table
 
 
 def report(
@@ -33,10 +33,10 @@ def report(
     id: str | None = None,  # noqa: A002 - the word of every job
     dry_run: bool = False,
 ) -> Summary:
-    """Say what happened to the messages of a store and an archive, in out/report.html and out/report.json.
+    """Report on the messages of a store and an archive, in out/report.html and out/report.json.
 
-    `window` is the length of the slices of time, as in "1 hour"; without one it suits the time that there is. The
-    columns of times are in seconds. With `dry_run` the numbers are computed and nothing is written.
+    `window` is the length of a time window, as in "1 hour"; the default gives up to 60. Times in the summary
+    are in seconds. A dry run computes the summary and writes nothing.
     """
     try:
         from penstock.spark.jobs.reporting.page import render
@@ -55,12 +55,12 @@ def report(
     session = own_session(spark)
     settings = table(session, url, "queues", "name string, keep_done double").collect()
     facts, failures = gathered(session, url, path)
-    facts.persist()  # read once, at one moment
+    facts.persist()  # one snapshot for all queries
     try:
         numbers = compute(facts, failures, [row["name"] for row in settings], length)
     finally:
         facts.unpersist()
-    # The queue `default` is always there, and mostly unused.
+    # The queue `default` always exists, and is often unused.
     used = {each.queue for each in numbers.queues if each.put or each.queue != DEFAULT}
     not_kept = sorted(row["name"] for row in settings if row["keep_done"] == 0 and row["name"] in used)
     shown = re.sub(r"(?<=//)[^/@]*@", "", url)  # no password
@@ -87,7 +87,7 @@ def _row(each: Figures) -> list[Cell]:
 
 
 def _notes(not_kept: list[str]) -> list[str]:
-    """What a reader of the numbers has to know."""
+    """Caveats about the numbers."""
     if not not_kept:
         return []
     some = ", ".join(not_kept[:3]) + (f" and {len(not_kept) - 3:,} more" if len(not_kept) > 3 else "")
@@ -111,7 +111,7 @@ def _write(folder: Path, html: str, document: dict[str, Any]) -> None:
 
 
 def _written(folder: Path, run: str) -> Summary | None:
-    """The run of that name, if it was the last to write there."""
+    """The summary in report.json, if this run wrote it."""
     with suppress(FileNotFoundError, ValueError, KeyError, TypeError):
         document = json.loads((folder / "report.json").read_text())
         if document["id"] == run:

@@ -1,17 +1,18 @@
-"""The numbers of a report, computed by Spark, as plain values: what report.json holds.
+"""The numbers of a report, computed by Spark: the content of report.json.
 
-    from, to         the first and the last moment of which something is known; window, in seconds
-    total, queues    of all messages, and of those of each queue: how many are in each state now, were put, done
-                     and failed, times as below, attempts (how many settled messages needed so many)
-    windows          in each slice of time: how many were put, done, failed, and times as below
+    from, to         the first and the last event; window: the length of a time window, in seconds
+    total, queues    of all messages, and of each queue: messages by state, numbers of put, done and failed ones,
+                     times as below, attempts (settled messages by their number of attempts)
+    windows          of each time window: numbers of put, done and failed messages, times as below
     queue_windows    windows of the queues with the most messages
-    reasons          why attempts failed, the most frequent first: of all queues and of the same ones
+    reasons          reasons of failed attempts, the most frequent first: of all queues, and of these
 
-A time is count, p50, p90, p99 and max in seconds. waiting: from when a message could first be claimed to its first
-claim, in the window of that claim. processing: from the last claim to done or failed, in the window of that.
+Times are count, p50, p90, p99 and max in seconds. waiting: from the moment when a message could first be claimed
+to its first claim; counts in the window of that claim. processing: from the last claim to done or failed; counts
+in the window of its end.
 
-They come from one row per message of a store and an archive: what happened to it, and when, in milliseconds since
-the epoch. A message that is in both is taken from the store: it may have gone on.
+The input is one row per message of a store and an archive, with its events in milliseconds since the epoch. A
+message in both counts as the store has it, which may be later.
 """
 
 import re
@@ -30,12 +31,12 @@ from penstock.spark.jobs.runs import table
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, Row, SparkSession
 
-MOST_ATTEMPTS = 10  # as many or more are one
+MOST_ATTEMPTS = 10  # this many and more count as one number
 _PERCENTILES = (0.5, 0.9, 0.99)
-_ACCURACY = 10_000  # a percentile is off by at most one rank in so many
+_ACCURACY = 10_000  # a percentile is off by at most one rank in this many
 _TOP = 12  # queues with windows of their own
 _REASONS = 12
-_ALL = ""  # no queue has that name
+_ALL = ""  # the series of all queues; no queue has this name
 _MESSAGES = (
     "queue string, id string, created_at timestamp, received_at timestamp, visible_at timestamp, attempts int, "
     "state string, claimed_at timestamp, settled_at timestamp, reason string"
@@ -43,40 +44,40 @@ _MESSAGES = (
 _ATTEMPTS = "queue string, id string, claimed_at timestamp, outcome string, reason string"
 _NAMES = [column.split()[0] for column in _MESSAGES.split(", ")]
 _IDENTITY = ["queue", "id", "received_at", "created_at"]
-_REASON = 300  # letters of one; some have a traceback in them
+_REASON = 300  # characters of a reason, which may contain a traceback
 _SECOND, _MINUTE, _HOUR, _DAY = 1_000, 60_000, 3_600_000, 86_400_000
 _UNITS = {"second": _SECOND, "minute": _MINUTE, "hour": _HOUR, "day": _DAY, "week": 7 * _DAY}
 _SHORT = {"s": "second", "sec": "second", "min": "minute", "h": "hour", "d": "day", "w": "week"}
 _ASKED = re.compile(r"(\d{1,6})\s*([a-z]+?)s?", re.ASCII)
-STEPS = [  # that are easy to read
+STEPS = [  # window lengths that are easy to read
     *(count * _SECOND for count in (1, 5, 15, 30)),
     *(count * _MINUTE for count in (1, 5, 15, 30)),
     *(count * _HOUR for count in (1, 3, 6, 12)),
     *(count * _DAY for count in (1, 7, 28, 91, 364)),
 ]
-_FEW = 60  # windows that are easy to look at
+_FEW = 60  # windows of a default length, at most
 _MOST = 1_000
-_MONDAY = 4 * _DAY  # the first one since the epoch: where weeks begin
+_MONDAY = 4 * _DAY  # the first Monday after the epoch: weeks begin on Mondays
 
 
-# Time in slices of the same length, in milliseconds since the epoch
+# Time windows of equal length, in milliseconds since the epoch
 
 
 @dataclass(frozen=True)
 class Windows:
-    """Slices from the one with the first moment to the one with the last."""
+    """The windows from the first event to the last."""
 
     length: int
-    first: int  # where the first one starts
+    first: int  # start of the first window
     count: int
 
     @property
     def origin(self) -> int:
-        """Some start of a window: weeks begin on Mondays, all else at midnight, both in UTC."""
+        """A start to count windows from: a Monday for weeks, midnight for other lengths, in UTC."""
         return _MONDAY if self.length % (7 * _DAY) == 0 else 0
 
     def starts(self) -> list[int]:
-        """Where each begins."""
+        """The start of each window."""
         return [self.first + number * self.length for number in range(self.count)]
 
     def __str__(self) -> str:
@@ -97,7 +98,7 @@ def parse_window(text: str) -> int:
 
 
 def windows_of(first: int, last: int, length: int | None = None) -> Windows:
-    """The windows of a time, of that length or of a sensible one."""
+    """The windows from `first` to `last`, of this length or of the shortest default that gives few."""
     if length is None:
         if first == last:
             return windows_of(first, last, _MINUTE)
@@ -110,7 +111,7 @@ def windows_of(first: int, last: int, length: int | None = None) -> Windows:
 
 
 def checked_windows(windows: Windows) -> Windows:
-    """Refuse more windows than a page shows."""
+    """InvalidArgument if there are more windows than a page shows."""
     if windows.count > _MOST:
         least = windows.count * windows.length // _MOST // _SECOND
         raise InvalidArgument(
@@ -124,7 +125,7 @@ def checked_windows(windows: Windows) -> Windows:
 
 
 def gathered(session: "SparkSession", store: str, archive: str | None) -> "tuple[DataFrame, DataFrame]":
-    """All messages, and all attempts that failed with their reasons."""
+    """One row per message, and one row per failed attempt with its reason."""
     attempts = table(session, store, "attempts", _ATTEMPTS)
     stored = table(session, store, "messages", _MESSAGES)
     first = attempts.groupBy("queue", "id").agg(F.min("claimed_at").alias("first_claim"))
@@ -142,7 +143,7 @@ def gathered(session: "SparkSession", store: str, archive: str | None) -> "tuple
 
 def _timed(messages: "DataFrame") -> "DataFrame":
     claimed = F.coalesce("first_claim", "claimed_at")
-    # When it could first be claimed. Coming back sets visible_at anew; then it is later than the first claim.
+    # The moment when a message could first be claimed. A retry sets visible_at again, to after the first claim.
     ready = F.when(F.col("visible_at") <= claimed, F.col("visible_at")).otherwise(F.col("received_at"))
     settled = F.col("state").isin("done", "failed")
     return messages.select(
@@ -158,12 +159,12 @@ def _timed(messages: "DataFrame") -> "DataFrame":
     )
 
 
-# What is made of them
+# Figures
 
 
 @dataclass(frozen=True)
 class Times:
-    """How long something took, in seconds."""
+    """The distribution of a time, in seconds."""
 
     count: int = 0
     p50: float | None = None
@@ -174,7 +175,7 @@ class Times:
 
 @dataclass
 class Slice:
-    """What happened in a window."""
+    """The figures of one window."""
 
     start: int  # milliseconds
     put: int = 0
@@ -186,7 +187,7 @@ class Slice:
 
 @dataclass
 class Figures:
-    """What is known of a queue, or of all of them."""
+    """The figures of a queue, or of all queues."""
 
     queue: str
     states: dict[str, int]
@@ -200,23 +201,23 @@ class Figures:
 
 @dataclass
 class Reason:
-    """Why attempts failed. None: nobody said."""
+    """A reason of failed attempts; None if none was given."""
 
     reason: str | None
-    attempts: int  # that failed for it
-    messages: int  # that are failed for good, for it
+    attempts: int
+    messages: int  # failed for good
 
 
 @dataclass
 class Numbers:
-    """All that a report says."""
+    """All numbers of a report."""
 
     windows: Windows | None  # None: there are no messages
     first: int
     last: int
     total: Figures
-    queues: list[Figures]  # the one with the most messages first
-    slices: dict[str, list[Slice]]  # by queue; `_ALL` for all of them
+    queues: list[Figures]  # by number of messages, the largest first
+    slices: dict[str, list[Slice]]  # by queue; `_ALL` for all queues together
     reasons: dict[str, list[Reason]]
 
     @property
@@ -230,7 +231,7 @@ class Numbers:
         return self.reasons.get(_ALL, [])
 
     def as_json(self) -> dict[str, Any]:
-        """Plain values."""
+        """The content of report.json."""
         named = [name for name in self.slices if name != _ALL]
         return {
             "from": self.first if self.windows else None,
@@ -248,7 +249,7 @@ class Numbers:
 
 
 def compute(facts: "DataFrame", failures: "DataFrame", names: list[str], length: int | None) -> Numbers:
-    """The numbers of all messages; `names` are the queues that are there even without any."""
+    """The numbers of all messages; `names` are all queues, also those without messages."""
     rows = facts.rollup("queue").agg(F.grouping("queue").alias("every"), *_measures()).collect()
     known = {row["queue"]: _figures(row, row["queue"]) for row in rows if not row["every"]}
     every = next((row for row in rows if row["every"]), None)
@@ -308,13 +309,13 @@ def _attempts(facts: "DataFrame") -> "list[Row]":
 
 
 def _series(top: list[str]) -> "Column":
-    """The series that a message counts in: that of all queues, and for the largest queues their own."""
+    """The series that a message counts in: that of all queues, and its queue's own if that is one of `top`."""
     every = F.array(F.lit(_ALL))
     return F.when(F.col("queue").isin(top), F.array(F.lit(_ALL), F.col("queue"))).otherwise(every)
 
 
 def _slices(facts: "DataFrame", windows: Windows, top: list[str]) -> dict[str, list[Slice]]:
-    """What happened when: a message is put, claimed for the first time, and settled."""
+    """The windows of each series, from the events of each message: put, first claim, settled."""
     no_time = F.lit(None).cast("bigint")
     moments = F.array(
         F.struct(F.lit("put").alias("what"), F.col("put_at").alias("at"), no_time.alias("took")),

@@ -1,4 +1,4 @@
-"""The page of a report: one file, nothing to load, nothing to run. Whatever users have named is escaped here."""
+"""The HTML page of a report: one file without scripts or links to other files. Users' texts are escaped here."""
 
 from collections.abc import Callable, Sequence
 from functools import cache
@@ -14,8 +14,8 @@ from penstock.spark.jobs.reporting.numbers import Figures, Numbers, Reason, Slic
 ROWS = 50  # queues in the table
 _CHARTED = 6  # queues with charts of their own
 _LISTED = 500  # windows in the table
-_NARROW, _WIDE, _HALF = 326, 1036, 492  # points inside of a card: on a phone, and on a screen alone or in a pair
-_POLICY = "default-src 'none'; style-src 'unsafe-inline'"  # no script runs here, whatever is in the page
+_NARROW, _WIDE, _HALF = 326, 1036, 492  # widths of a chart: on a phone; on a screen, alone or one of a pair
+_POLICY = "default-src 'none'; style-src 'unsafe-inline'"  # browsers run no script in the page
 _TIMES = {"waiting": "Waiting time", "processing": "Processing time"}
 _ABOUT = {
     "waiting": "From when a message could first be claimed until it was, by the time of that claim.",
@@ -189,7 +189,7 @@ def _times(times: Times) -> str:
 
 
 def _largest(numbers: Numbers, windows: Windows) -> str:
-    """The largest queues, each with its own charts."""
+    """Charts of the largest queues."""
     shown = [each for each in numbers.queues[:_CHARTED] if each.put]
     cards = ""
     for each in shown:
@@ -215,7 +215,7 @@ def _footer() -> str:
     return f"<footer><dl>{shown}</dl><p>All times are in UTC. The numbers are in report.json.</p></footer>\n"
 
 
-# What the parts are made of
+# Charts and tables
 
 
 def _throughput(
@@ -258,7 +258,7 @@ def _percentiles(
 
 
 def _both(draw: Callable[[int, int], str], wide: tuple[int, int], narrow: int) -> str:
-    """A chart for wide screens and one for phones: scaled down, its texts would be too small to read."""
+    """A chart for wide screens and one for phones, where the labels of a scaled one would be too small."""
     return f"<div class=wide>{draw(*wide)}</div><div class=narrow>{draw(_NARROW, narrow)}</div>"
 
 
@@ -280,7 +280,7 @@ def _none(text: str) -> str:
 
 
 def _scrolled(name: str, head: str, rows: str) -> str:
-    """A table that is wider than a phone; those without a pointer scroll it with keys."""
+    """A table that scrolls sideways on a phone; focusable, to be scrolled by keys."""
     table = f"<table><thead>{head}</thead><tbody>{rows}</tbody></table>"
     return f'<div class=scroll tabindex=0 role=region aria-label="{name}">{table}</div>'
 
