@@ -99,6 +99,19 @@ def test_the_first_opener_owns_the_store_and_the_others_are_its_guests(tmp_path:
         assert owner.queue("jobs").counts()["in_flight"] == 1
 
 
+def test_guests_that_repeat_a_claim_get_the_next_message_each_time_and_no_lease_of_another(tmp_path: Path) -> None:
+    with penstock.open(tmp_path) as owner, penstock.open(tmp_path) as one, penstock.open(tmp_path) as other:
+        owner.create("jobs").put_many([b"%d" % number for number in range(6)])
+        owner.create("more").put(b"more")
+        jobs, others, more = one.queue("jobs"), other.queue("jobs"), one.queue("more")
+        claims = [(jobs, "a"), (jobs, "a"), (others, "b"), (jobs, "a"), (more, "a")]
+        taken = [queue.claim(consumer=consumer)[0] for queue, consumer in claims]
+        assert [each.payload for each in taken] == [b"0", b"1", b"2", b"3", b"more"]
+        assert [each.consumer for each in taken] == ["a", "a", "b", "a", "a"]
+        [long] = jobs.claim(consumer="a", lease=600)
+        assert (long.lease_until or 0) - (long.claimed_at or 0) == 600_000
+
+
 def test_a_program_that_opens_the_folder_of_a_server_is_its_guest(tmp_path: Path) -> None:
     with ServerChild(tmp_path / "store") as server:
         with penstock.open(tmp_path / "store") as store, penstock.open(server.url) as remote:

@@ -12,6 +12,7 @@ from contextlib import suppress
 from functools import partial
 from itertools import islice
 from math import inf
+from operator import attrgetter
 from typing import Any, NamedTuple, Protocol, TypeAlias, TypeVar
 
 from penstock.contract.backend import Histogram
@@ -44,6 +45,9 @@ class _Pending(NamedTuple):
     written: int
     then: Callable[[], Any] | None
     future: "asyncio.Future[Any]"
+
+
+_written = attrgetter("written")
 
 
 class Asker(Protocol):
@@ -147,7 +151,9 @@ class LocalBackend:
 
     def run(self, operation: Operation[Result]) -> Awaitable[Result]:
         if type(operation) in STEPS:
-            return self._put(operation) if isinstance(operation, Put) else self._decide(operation)  # type: ignore[return-value]
+            if isinstance(operation, Put):
+                return self._put(operation)  # type: ignore[return-value]
+            return self._take(operation) if operation.http.polls else self._decide(operation)
         if isinstance(operation, _AT_ONCE):
             return self._look(operation)  # type: ignore[arg-type]
         if isinstance(operation, Publish):
@@ -229,12 +235,9 @@ class LocalBackend:
         return [await made]
 
     async def _decide(self, operation: Operation[Result]) -> Result:
-        """Carry out an operation on one queue."""
+        """Carry out an operation on one queue that takes no messages."""
         live = self.engine.find(operation.queue)
-        far = self.engine.far and isinstance(operation, Pop)  # which reads a body before it is told
-        result, written = await self._in_thread(live.decide, operation) if far else live.decide(operation)
-        if type(result) is Taken:
-            return operation.picked(await self._take(live, operation, result, written))  # type: ignore[no-any-return]
+        result, written = live.decide(operation)
         await self._committed(live, written)
         if isinstance(result, LeaseExpired):
             raise result
@@ -244,28 +247,29 @@ class LocalBackend:
         if written > live.durable:
             await self._after_commit(live, written)
 
-    async def _take(self, live: LiveQueue, operation: Operation[Any], taken: Taken, written: int) -> list[Message]:
-        """The messages of a consumer, at once or after its turn in line."""
-        if not taken.size:
-            if operation.wait <= 0 or self._hurried:
-                return []
+    async def _take(self, operation: Operation[Result]) -> Result:
+        """Messages for a consumer, at once or after its turn in line."""
+        live = self.engine.find(operation.queue)
+        far = self.engine.far and isinstance(operation, Pop)  # a pop reads the body before it decides
+        taken, written = await self._in_thread(live.decide, operation) if far else live.decide(operation)
+        if not taken.size and operation.wait > 0 and not self._hurried:
             taken, written = await self._wait_in_line(live, operation)
-            if not taken.size:
-                return []
+        messages: list[Message] = []
         try:
             if taken.bytes > _LARGE:  # few have so much in memory at a time
                 await self._committed(live, written)
                 async with self._reading:
-                    return await self._in_thread(live.hand_out, taken)
-            at_hand = live.at_hand(taken)
-            if at_hand is not None:  # no need for a thread
-                await self._committed(live, written)
-                return live.hand_out(at_hand)
-            handed: list[Message] = await self._after_commit(live, written, partial(live.hand_out, taken))
+                    messages = await self._in_thread(live.hand_out, taken)
+            elif taken.size and (at_hand := live.at_hand(taken)) is not None:  # no need for a thread
+                if written > live.durable:
+                    await self._after_commit(live, written)
+                messages = live.hand_out(at_hand)
+            elif taken.size:
+                messages = await self._after_commit(live, written, partial(live.hand_out, taken))
         except asyncio.CancelledError:
             self._threads.submit(live.give_back, taken.receipts)
             raise
-        return handed
+        return operation.picked(messages)  # type: ignore[no-any-return]
 
     async def _wait_in_line(self, live: LiveQueue, operation: Operation[Any]) -> tuple[Taken, int]:
         loop = asyncio.get_running_loop()
@@ -310,7 +314,7 @@ class LocalBackend:
         """In a thread: commit for all, and read the bodies that some of them wait for."""
         results: list[Any]
         try:
-            self._commit_now(live, max([pending.written for pending in batch]))
+            self._commit_now(live, max(map(_written, batch)))
         except BaseException as error:
             results = [error] * len(batch)
         else:
@@ -325,18 +329,19 @@ class LocalBackend:
             live.commit(written)
         finally:
             del self._committing[live]
-        if live.durable > before:
+        records = live.durable - before
+        if records > 0:
             self.latest_commit = time.monotonic() - began
             self.commit_seconds.observe(self.latest_commit)
-            self.commit_records.observe(live.durable - before)
+            self.commit_records.observe(records)
 
     def _finish(
         self, loop: asyncio.AbstractEventLoop, live: Committing, batch: list[_Pending], results: list[Any]
     ) -> None:
         """Back in the loop: the next commit begins before the answers of this one go out."""
-        durable = live.durable
-        gathered = []
-        for pending in self._pending[live]:
+        gathered, waiting = [], self._pending[live]
+        durable = live.durable if waiting else 0
+        for pending in waiting:
             if pending.then is None and pending.written <= durable:  # came in time to be written with the others
                 batch.append(pending)
                 results.append(None)

@@ -55,10 +55,6 @@ class Remote:
         """The error of a store that was closed."""
         return StoreClosed(f"the store {self.address.url!r} was closed: open it again with {self.opener}")
 
-    def request(self, call: Call[Any]) -> bytes:
-        """The bytes of a request."""
-        return call.request(self.address.authority, self.address.credentials)
-
     @abstractmethod
     async def once(self, call: Call[Result]) -> Result:
         """The result of a request; a Failure if there is no answer."""
@@ -124,12 +120,12 @@ class RemoteBackend(Remote):
     def ask(self, call: Call[Result], tries: int = 0) -> Result:
         """Have a request carried out; it is tried again where that may help."""
         try:
-            return call.result(self.pool.ask(self.request(call), self.timeout + call.wait))
+            return call.result(self.pool.ask(call.request(self.address), self.timeout + call.wait))
         except Failure as failure:
             return blocking.run(self.again(call, failure, tries))
 
     async def once(self, call: Call[Result]) -> Result:
-        return call.result(self.pool.ask(self.request(call), self.timeout + call.wait))
+        return call.result(self.pool.ask(call.request(self.address), self.timeout + call.wait))
 
     async def sleep(self, seconds: float) -> None:
         self.clock.wait(self.closing, seconds)

@@ -179,8 +179,10 @@ class Service:
         for connection in self.idle.first(-spare):
             connection.give_up()
 
-    def answered(self) -> None:
-        """A request was answered, which may have made a queue: count again in time."""
+    def answered(self, status: int, size: int) -> None:
+        """A request with a body of that size was answered. It may have made a queue: count descriptors in time."""
+        self.answers[status] += 1
+        self.buffered -= size
         self._unseen -= _PER_REQUEST
         if self._unseen < 0:
             self._make_room()

@@ -53,7 +53,7 @@ PLACE_BITS = 40
 FILL = b"\x01"  # REMOVE: of a queue that is empty, so for every reader it is nothing
 FILLING = 256 << 10  # how far a file is filled ahead, at most
 SECTOR = 512  # bytes that a disk writes whole, or not at all
-_OFFSET = (1 << PLACE_BITS) - 1
+OFFSET = (1 << PLACE_BITS) - 1
 
 
 @dataclass(eq=False)
@@ -78,7 +78,7 @@ def mode_of(segments: Sequence[Segment]) -> int:
 
 def offset_of(place: int) -> int:
     """Where in its segment a place is."""
-    return place & _OFFSET
+    return place & OFFSET
 
 
 def filling_end(end: int) -> int:
