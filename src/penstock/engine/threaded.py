@@ -1,7 +1,6 @@
-"""Any store for coroutines: each operation runs in a thread.
+"""The backend for coroutines of text and folder stores: each operation runs in a thread, as it waits for files.
 
-For stores whose operations wait for files, as those of text files and folders do. A consumer waits in the loop and
-looks again and again, so that a thousand long polls take no thousand threads.
+A consumer waits in the event loop and polls, so that a thousand long polls take no thousand threads.
 """
 
 import asyncio
@@ -25,22 +24,22 @@ if TYPE_CHECKING:
     from penstock.engine.unowned import Unowned
 
 _THREADS = 32
-_TAKERS = 8  # consumers that are given messages side by side: nobody knows before how large those are
-_ASK_AGAIN = 0.05  # seconds between two looks of one who waits, if nothing is heard meanwhile
+_TAKERS = 8  # claims side by side: the size of their messages is not known before
+_ASK_AGAIN = 0.05  # seconds between two polls of a waiting consumer
 Result = TypeVar("Result")
 
 
 class _Line:
-    """The waiting consumers of one queue: the first looks for messages, the others wait for their turn."""
+    """The waiting consumers of one queue: the first polls, the others wait for their turn."""
 
     def __init__(self) -> None:
         self.turn = asyncio.Lock()  # fair: first come, first served
         self.waiting = 0
-        self.news = asyncio.Event()  # something has changed in this process: look at once
+        self.news = asyncio.Event()  # set by a change in this process: poll at once
 
 
 class ThreadedBackend:
-    """A backend whose methods are coroutines, over one that no process owns."""
+    """A backend for coroutines over a store that no process owns."""
 
     descriptors = 1  # of a request that waits
 
@@ -59,7 +58,7 @@ class ThreadedBackend:
         """How many consumers wait."""
         return sum(line.waiting for line in self._lines.values())
 
-    # Monitoring: of a store that other processes share, this process knows the counts and little more
+    # Monitoring: other processes change the store as well, so this one knows little but the counts
 
     @property
     def failure(self) -> BaseException | None:
@@ -109,12 +108,12 @@ class ThreadedBackend:
     async def _run(self, call: Callable[..., Result], *arguments: Any) -> Result:
         try:
             return await asyncio.get_running_loop().run_in_executor(self._threads, call, *arguments)
-        except RuntimeError:  # the threads have ended; what the store says about that is better
+        except RuntimeError:  # the threads have ended: the store has the better error
             self._backend.run(Queues())
             raise
 
     async def _change(self, operation: Operation[Result]) -> Result:
-        """Carry out an operation; consumers that wait look again if it may have changed something."""
+        """Carry out an operation; waiting consumers poll at once if it may have changed something."""
         try:
             return await self._run(self._backend.run, operation)
         finally:
@@ -125,7 +124,7 @@ class ThreadedBackend:
                         line.news.set()
 
     async def _take(self, operation: Claim | Pop) -> Any:
-        """What a consumer gets, at once or after its turn in line."""
+        """Messages for a consumer, at once or after its turn in line."""
         queue, wait, line = operation.queue, operation.wait, self._lines.get(operation.queue)
         now = operation.changed(wait=0)
         if line is None:
@@ -134,7 +133,7 @@ class ThreadedBackend:
                 return taken
             line = self._lines.setdefault(queue, _Line())
         elif wait <= 0:
-            return _nothing(now) if line.waiting else await self._taken(now)  # nobody overtakes the line
+            return _nothing(now) if line.waiting else await self._taken(now)  # no overtaking
         line.waiting += 1
         try:
             return await self._wait(line, now, self._clock.monotonic() + wait)
@@ -164,13 +163,13 @@ class ThreadedBackend:
                 turn.cancel()
 
     async def _news(self, line: _Line, deadline: float) -> None:
-        """Sleep until something has changed here, or it is time to look whether it has elsewhere."""
+        """Sleep until a change in this process, or until the next poll."""
         left = max(deadline - self._clock.monotonic(), 0)
         with suppress(TimeoutError):
             await asyncio.wait_for(line.news.wait(), pause(self._clock, min(left, _ASK_AGAIN)))
 
     async def _taken(self, operation: Claim | Pop) -> Any:
-        """What can be had at once; a consumer that is cancelled meanwhile does not take it along."""
+        """Messages that are available now; those of a consumer that is cancelled meanwhile are released."""
         task = asyncio.ensure_future(self._run_taking(operation))
         try:
             return await asyncio.shield(task)

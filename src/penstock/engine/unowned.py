@@ -1,4 +1,4 @@
-"""Stores that no process owns, as text and folder stores: any number of processes have one open, and files decide.
+"""The common part of text and folder stores: no process owns them, any number has one open, and files decide.
 
 Operations reach their queue by its name. Counts, parts and attempts come from listings of messages. A message that
 is published is copied into every queue whose filter matches.
@@ -29,7 +29,7 @@ Result = TypeVar("Result")
 
 
 class UnownedQueue:
-    """A queue of such a store: what can be made of its settings, its counts and listings of its messages."""
+    """The operations of a queue that follow from its settings, its counts and listings of its messages."""
 
     name: str
     settings: Any
@@ -51,25 +51,25 @@ class UnownedQueue:
         return attempt_page(each())
 
     def parts(self, n: int) -> list[str]:
-        """Ids that end parts of about the same size."""
+        """The last ids of parts of about the same size."""
         ids = [message.id for message in self.messages(None)]
         size = max(1, -(-len(ids) // n))
         return [*ids[size - 1 : -1 : size], ids[-1]] if ids else []
 
 
 class Unowned:
-    """A backend of such a store. What it has no method for is done by the queue that the operation names."""
+    """The backend. An operation that it has no method for is one of the queue that the operation names."""
 
     kind: ClassVar[str]
-    part = 20_000  # of sizes(): what one task of Spark reads, about
+    part = 20_000  # of sizes(): messages that one Spark task reads, about
     only = DEFAULT  # the queue that `default` means
     clock: Clock
-    failure: Any  # what has stopped the store in this process; None if nothing has
+    failure: Any  # the error that has stopped the store in this process, or None
     find: Any
     close: Any
-    check: Any  # raises what is wrong with the store
+    check: Any  # raises the store's error, if it has one
     queues: Any
-    restore: Any  # takes in messages of a queue as they were in another store, all or none
+    restore: Any  # adds messages of another store with their states and attempts, all or none
 
     def __init__(self) -> None:
         self._filters: dict[str, Filter] = {}  # by their text
@@ -83,13 +83,13 @@ class Unowned:
         return result
 
     async def for_loop(self) -> "ThreadedBackend":
-        """The same store for coroutines: each operation runs in a thread."""
+        """The backend for coroutines: each operation runs in a thread."""
         from penstock.engine.threaded import ThreadedBackend  # here, as most programs have no event loop
 
         return ThreadedBackend(self)
 
     def settings(self, queue: str) -> Settings:
-        """What the queue does."""
+        """The queue's settings."""
         settings: Settings = self.find(queue).settings
         return settings
 
@@ -129,7 +129,7 @@ class Unowned:
 def between(
     messages: Callable[[], Iterator[Message]], state: str | None, after: str, until: str
 ) -> Iterator[Message]:
-    """Those of all messages of a queue that are in a state and between two, each of which may have gone."""
+    """The messages of a queue in a state, after one id and up to another; either id may no longer exist."""
     found = not after
     for message in messages():
         if found and state in (None, message.state):
@@ -137,12 +137,12 @@ def between(
         found = found or message.id == after
         if message.id == until:
             return
-    if not found:  # `after` has gone meanwhile: rather twice than never
+    if not found:  # `after` no longer exists: rather list messages twice than never
         yield from between(messages, state, "", "")
 
 
 def fitting(sizes: Iterable[int], most: int) -> int:
-    """How many of these have no more bytes than that together, but one at least."""
+    """How many messages of these sizes fit into so many bytes; at least one."""
     return max(1, sum(1 for _ in takewhile(lambda size: size <= most, accumulate(sizes))))
 
 
