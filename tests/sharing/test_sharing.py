@@ -1,4 +1,4 @@
-"""One folder, many processes: who owns the store, who is its guest, and what happens when the owner goes."""
+"""Shared folders: owner and guests, takeover when the owner ends, forks, other users, servers of guests."""
 
 import asyncio
 import http.client
@@ -298,7 +298,7 @@ def test_a_put_without_a_key_that_a_killed_owner_did_not_answer_is_not_repeated(
     with other_process(tmp_path) as owner, penstock.open(tmp_path) as store:
         queue = store.queue()
         monkeypatch.setattr(Connection, "_receive", receive_what_was_asked_for)
-        owner.send_signal(signal.SIGSTOP)  # so that it is asked, and does not answer
+        owner.send_signal(signal.SIGSTOP)  # it gets requests, and does not answer
         with ThreadPoolExecutor() as pool:
             asked = pool.submit(queue.put, b"a")
             repeatable = pool.submit(queue.put, b"b", key="b")
@@ -387,7 +387,7 @@ def test_a_fork_after_closing_touches_nothing_that_was_opened_since(tmp_path: Pa
     stores[1].queue().put(b"a")
     for store in stores:
         store.close()
-    pipes = [os.pipe() for _ in range(8)]  # which have the numbers of what was closed
+    pipes = [os.pipe() for _ in range(8)]  # these reuse the numbers of closed descriptors
     child = os.fork()
     if child == 0:
         for _, writing in pipes:

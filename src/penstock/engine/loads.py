@@ -400,7 +400,7 @@ class Restored(NamedTuple):
 
 
 def restore(restored: Restored) -> Restore:
-    """The record of restored messages; in flight ones are available again."""
+    """The record of restored messages; those that are neither done nor failed are available again."""
     _, states, attempts, claimed_at, settled_at, consumers, reasons, histories = restored
     settled = [state in (DONE, FAILED) for state in states]
     history = {

@@ -47,26 +47,20 @@ class Gone(Exception):
 
     def __init__(self, failure: Failure, call: Call[Any]) -> None:
         super().__init__(str(failure))
-        self.failure = failure
-        self.name = call.name
-        self.repeatable = call.repeatable
-
-    def error(self, folder: str, maybe_done: bool) -> PenstockError:
-        """The error for the caller once no owner could be found."""
-        return unanswered(self.failure, folder, self.name, self.repeatable, maybe_done)
+        self.failure, self.call = failure, call
 
 
-def unanswered(failure: Failure, folder: str, name: str, repeatable: bool, maybe_done: bool) -> PenstockError:
+def unanswered(failure: Failure, call: Call[Any], folder: str, maybe_done: bool) -> PenstockError:
     """The error of a call that the owner did not answer; `maybe_done`: the owner may have carried it out."""
     if not maybe_done:
         return StoreUnreachable(
             f"the process that has the store {folder!r} open cannot be reached: {failure}. Nothing was done: look "
             "whether that process is stuck, and try again"
         )
-    harmless = "trying again does no harm" if repeatable else "look before you try again"
+    harmless = "trying again does no harm" if call.repeatable else "look before you try again"
     return StoreUnreachable(
-        f"the process that had the store {folder!r} open did not answer: {failure}. The {name} may have happened: "
-        f"{harmless}"
+        f"the process that had the store {folder!r} open did not answer: {failure}. The {call.name} may have "
+        f"happened: {harmless}"
     )
 
 
@@ -74,7 +68,7 @@ def judged(failure: Failure, call: Call[Any], folder: str) -> Exception:
     """Gone if the call may be sent to the next owner, else the error for the caller."""
     if failure.passing and (call.repeatable or not failure.done):
         return Gone(failure, call)
-    return unanswered(failure, folder, call.name, call.repeatable, failure.done)
+    return unanswered(failure, call, folder, failure.done)
 
 
 class Guest(Remote):
@@ -184,7 +178,7 @@ class Shared:
                 self.check_open()
                 gone = error
             if monotonic() > deadline:
-                raise gone.error(self.folder.path, maybe_done) from gone.failure
+                raise unanswered(gone.failure, gone.call, self.folder.path, maybe_done) from gone.failure
             await self.sleep(pause)
             pause = min(2 * pause, LONGEST_PAUSE)
 
