@@ -1,4 +1,7 @@
-"""The chart of the README, from a run's results: `python -m benchmarks.chart benchmarks/out/results.json docs/images/peers.svg`."""
+"""The chart of the README, from the results of a run.
+
+    python -m benchmarks.chart benchmarks/out/results.json docs/images/peers.svg
+"""
 
 import json
 import sys
@@ -46,7 +49,9 @@ def draw(measured: dict[str, float], out: Path) -> None:
         axis.tick_params(length=0, labelsize=9, labelcolor="#5b666e")
         axis.spines[:].set_visible(False)
         axis.patch.set_alpha(0)
-    figure.supxlabel("durable operations a second, payloads of 1 KiB; longer is better", fontsize=9, color="#5b666e")
+    figure.supxlabel(
+        "durable operations a second, payloads of 1 KiB; longer is better", fontsize=9, color="#5b666e"
+    )
     figure.savefig(out, transparent=True, metadata={"Date": None})
 
 

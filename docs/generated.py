@@ -45,22 +45,20 @@ def command_line() -> str:
     """Every command with its arguments, options and examples."""
     head = [
         "# Command line",
-        "`penstock [--store URL] COMMAND`. The store is `--store`, else `$PENSTOCK_STORE`, else `./penstock-data`. Exit "
-        "codes: 0 ok, 1 an error with its message on stderr, 2 wrong usage, 3 nothing there (an empty queue).",
+        "`penstock [--store URL] COMMAND`. The store is `--store`, else `$PENSTOCK_STORE`, else `./penstock-data`. "
+        "Exit codes: 0 ok, 1 an error with its message on stderr, 2 wrong usage, 3 nothing there (an empty queue).",
     ]
-    return "\n\n".join([*head, *commands(click.Context(cli, info_name="penstock"))]) + "\n"
+    return "\n\n".join([*head, *commands(cli, click.Context(cli, info_name="penstock"))]) + "\n"
 
 
-def commands(context: click.Context) -> Iterator[str]:
+def commands(group: click.Group, context: click.Context) -> Iterator[str]:
     """The sections of a group's commands, those of groups inside it included."""
-    group = context.command
-    assert isinstance(group, click.Group)
     for name in group.list_commands(context):
         command = group.commands[name]
         inner = click.Context(command, info_name=name, parent=context)
         yield from section(command, inner)
         if isinstance(command, click.Group):
-            yield from commands(inner)
+            yield from commands(command, inner)
 
 
 def section(command: click.Command, context: click.Context) -> Iterator[str]:
@@ -133,10 +131,16 @@ def route(method: str, path: str, operation: Mapping[str, Any], described: Mappi
     rows = [(each["name"], each["in"], each.get("description", "")) for each in given]
     body = operation.get("requestBody", {}).get("content", {}).get("application/json", {}).get("schema")
     members = resolved(body, described).get("properties", {}) if body else {}
-    rows += [(name, "body", resolved(schema, described).get("description", "")) for name, schema in members.items()]
+    rows += [
+        (name, "body", resolved(schema, described).get("description", "")) for name, schema in members.items()
+    ]
     if rows:
         yield "\n".join(
-            ["| | in | |", "|---|---|---|", *(f"| `{name}` | {place} | {cell(text)} |" for name, place, text in rows)]
+            [
+                "| | in | |",
+                "|---|---|---|",
+                *(f"| `{name}` | {place} | {cell(text)} |" for name, place, text in rows),
+            ]
         )
     answers = [(status, resolved(answer, described)) for status, answer in operation["responses"].items()]
     good = [f"{status}: {answer['description']}" for status, answer in answers if status < "3"]

@@ -21,8 +21,8 @@ import penstock
 from penstock.cli import cli
 from penstock.contract.roles import ADMIN, ROLES
 from penstock.http.server import Access, serve_in_thread, tokens
-from tests.http.test_server_access import make_certificate
-from tests.http.test_server_monitoring import ask, scrape
+from tests.http.serving import ask, make_certificate
+from tests.http.test_server_monitoring import scrape
 
 ROOT = Path(__file__).parent.parent
 OPERATIONS = (ROOT / "docs" / "operations.md").read_text()

@@ -1,4 +1,4 @@
-"""The async contract for tests that know only the other one: each call runs in an event loop in a thread."""
+"""penstock.aio behind the blocking contract, for the same tests: each call runs in an event loop in a thread."""
 
 import asyncio
 import inspect
@@ -25,7 +25,7 @@ class Loop:
         return asyncio.run_coroutine_threadsafe(_result(awaitable), self._loop).result()
 
     def stop(self) -> None:
-        self.run(_finished_tasks())  # or callers of a store that was closed under them would wait for ever
+        self.run(_finished_tasks())  # else callers of a store that was closed meanwhile would wait for ever
         self.run(self._loop.shutdown_default_executor())
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()

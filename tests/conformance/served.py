@@ -1,4 +1,4 @@
-"""Stores that another has open, on a socket of this machine, for as long as their client has them open."""
+"""Stores behind a server, or behind an owner: opened with their client, and closed with it."""
 
 from pathlib import Path
 from typing import Any, cast
@@ -65,7 +65,7 @@ def open_aio(folder: Path, clock: penstock.Clock) -> penstock.Store:
 
 
 class Owned:
-    """A journal store that was opened before, by its owner."""
+    """A journal store that its owner has open."""
 
     def __init__(self, folder: Path, clock: penstock.Clock) -> None:
         self._store = penstock.open(folder, clock=clock)

@@ -31,11 +31,11 @@ class StoreUnderTest:
     priorities: tuple[int, int] = (LOWEST_PRIORITY, HIGHEST_PRIORITY)
     many_queues: bool = True
     has_log: bool = False  # published messages are kept, and reach a queue that is full when it no longer is
-    slow: bool = False  # a matter of minutes
-    carried: bool = False  # the same store by another transport: both are proven in full, though not together
-    reopens: bool = True  # holds what it held when it was closed
+    slow: bool = False  # its tests take minutes
+    carried: bool = False  # a store over a transport; store and transport are each tested in full elsewhere
+    reopens: bool = True  # keeps its messages when it is closed
     make_queue: Callable[..., penstock.Queue] = lambda store, name, **settings: store.create(name, **settings)
-    in_line: Callable[[penstock.Store], int] | None = None  # consumers that wait, if none of our threads does
+    in_line: Callable[[penstock.Store], int] | None = None  # consumers that wait in no thread of the test
 
 
 def queue_of_file(store: penstock.Store, name: str, **settings: object) -> penstock.Queue:

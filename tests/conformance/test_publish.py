@@ -93,7 +93,7 @@ def test_if_one_queue_refuses_nothing_is_put(
 
 @pytest.fixture
 def impatient_threads() -> Iterator[None]:
-    """Threads take turns after every few steps, so that what can go wrong between two steps does."""
+    """Threads switch after every few steps, so that races show."""
     usual = sys.getswitchinterval()
     sys.setswitchinterval(1e-6)
     yield

@@ -1,4 +1,7 @@
-"""The README is true: every block runs as written, in order, in an empty folder (with another port, which may be taken)."""
+"""README and tutorial are true: every block runs as written, in order, in an empty folder.
+
+Only the port is another: 8390 may be taken.
+"""
 
 import os
 import re
@@ -60,7 +63,12 @@ class Reader:
         else:
             command = ["bash", "-euo", "pipefail", "-c", block.text]
         done = subprocess.run(
-            command, cwd=self.folder, env=self.environment, capture_output=True, text=True, stdin=subprocess.DEVNULL
+            command,
+            cwd=self.folder,
+            env=self.environment,
+            capture_output=True,
+            text=True,
+            stdin=subprocess.DEVNULL,
         )
         assert done.returncode == 0, f"{block.text}\n{done.stdout}\n{done.stderr}"
         return done.stdout
@@ -138,4 +146,7 @@ def test_every_link_of_the_readme_leads_somewhere(link: str) -> None:
 
 
 def test_the_blocks_of_a_document_are_found_with_their_language() -> None:
-    assert blocks("a\n```sh\nls\n```\nb\n```python\n1\n\n2\n```\n") == [Block("sh", "ls\n"), Block("python", "1\n\n2\n")]
+    assert blocks("a\n```sh\nls\n```\nb\n```python\n1\n\n2\n```\n") == [
+        Block("sh", "ls\n"),
+        Block("python", "1\n\n2\n"),
+    ]

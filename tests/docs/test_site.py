@@ -80,7 +80,9 @@ def test_every_route_is_in_the_reference(site: Path) -> None:
             assert f"<code>{method.upper()} {path}</code>" in page
 
 
-@pytest.mark.parametrize("name", ["open", "Store.create", "Queue.claim", "Message", "work", "PenstockError", "QueueFull"])
+@pytest.mark.parametrize(
+    "name", ["open", "Store.create", "Queue.claim", "Message", "work", "PenstockError", "QueueFull"]
+)
 def test_what_users_call_is_in_the_python_reference(site: Path, name: str) -> None:
     page = (site / "reference" / "python.html").read_text()
     assert re.search(rf'id="penstock\.([a-z.]+\.)?{re.escape(name)}"', page)

@@ -1,4 +1,4 @@
-"""Penstock for coroutines: what the conformance suite does not see of it."""
+"""penstock.aio beyond the conformance suite: cancellation, gathering of puts, many consumers, files."""
 
 import asyncio
 import threading
@@ -51,7 +51,7 @@ def any_url(request: pytest.FixtureRequest, url: str) -> str:
 
 @asynccontextmanager
 async def queue_at(url: str) -> AsyncIterator[aio.Queue]:
-    """A queue of a server that was not asked for anything yet."""
+    """A queue of a server that has had no request yet."""
     async with aio.Store(url, RemoteBackend(url)) as store:
         yield aio.Queue(store, "jobs")
 
@@ -368,7 +368,7 @@ def test_a_put_that_is_cancelled_at_once_is_not_made_and_the_others_are(tmp_path
 
 
 def test_a_consumer_that_was_cancelled_takes_no_message_that_is_put_later() -> None:
-    """What it popped would be lost, though it was told to go (its token was revoked). Threads may be busy."""
+    """A cancelled pop (its token was revoked) takes no message, even if all threads are busy."""
 
     async def run(store: penstock.Store) -> None:
         owned = engine_of(store)

@@ -1,4 +1,4 @@
-"""Following queues from elsewhere: what enters, in order, page by page, through restarts, owners and servers."""
+"""Followers: the messages that enter a queue, in order, page by page, across restarts, owners and servers."""
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -64,7 +64,7 @@ def put(backend: Engine, count: int, size: int = 4) -> list[int]:
 
 
 def settle(backend: Engine, count: int) -> None:
-    """Messages are done with, and what can be removed of them is."""
+    """Settle messages, and let the store remove them from its files."""
     backend.run(
         Ack("default", [message.receipt or "" for message in backend.run(Claim("default", count, 30, 0, "me"))])
     )
@@ -73,7 +73,7 @@ def settle(backend: Engine, count: int) -> None:
 
 
 def read(streams: Any, after: int, until: int, follower: str = "f", limit: int = 3) -> list[int]:
-    """The numbers of what entered in between, page by page."""
+    """The numbers of messages between two cursors, page by page."""
     found: list[int] = []
     while page := streams.entered("default", follower, found[-1] if found else after, until, limit):
         assert len(page) <= limit
@@ -174,7 +174,7 @@ def test_who_is_not_heard_any_longer_loses_what_is_removed_and_is_told(
     after, gaps = streams.start("default", "f", "latest")
     numbers += put(backend, 5)
     clock.advance(50)
-    streams.ahead("default", "f", after, gaps, 0, 1)  # says that it is there
+    streams.ahead("default", "f", after, gaps, 0, 1)  # a heartbeat
     clock.advance(50)
     backend.tend()
     settle(backend, 13)

@@ -1,4 +1,4 @@
-"""What only a queue in this process can be made to do: interruptions, and time as the system has it."""
+"""LiveQueue beyond the conformance suite: Ctrl-C, late alarms, failing storages, the system clock."""
 
 import threading
 import time
@@ -17,7 +17,7 @@ from penstock.system.threads import Lock
 
 
 class InterruptedClock(penstock.SystemClock):
-    """Ctrl-C while a consumer waits, after something else has happened."""
+    """A clock whose wait() calls `meanwhile` and then raises KeyboardInterrupt, as Ctrl-C does."""
 
     def __init__(self) -> None:
         self.meanwhile: Callable[[], object] = lambda: None
@@ -62,7 +62,7 @@ def test_a_consumer_interrupted_while_the_store_closes_is_just_interrupted() -> 
 
 
 class OversleepingClock(penstock.SimulatedClock):
-    """Nobody is woken by time, only by others."""
+    """A clock whose wait() never times out."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -86,7 +86,7 @@ def test_those_who_wait_come_first_even_if_their_alarm_is_late() -> None:
 
 
 class HurryingClock(penstock.SimulatedClock):
-    """Waiting takes no time at all, and nobody is woken by others."""
+    """A clock whose wait() lets the time pass at once, whatever the event."""
 
     def wait(self, event: threading.Event, seconds: float) -> bool:
         self.advance(seconds if threading.current_thread() is threading.main_thread() else 0)
@@ -231,7 +231,7 @@ def test_what_fails_for_a_consumer_in_line_is_told_to_that_consumer(
 
 
 class RecordingStorage(MemoryStorage):
-    """Remembers the history, and whether all of it was committed when it was last asked to."""
+    """A storage that keeps its records, and knows whether its last commit covered all of them."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""Streams of journal and slate stores: batches that stay what they are, through restarts, packing and others."""
+"""Streams of journal and slate stores: a batch stays the same across restarts, packing and other readers."""
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -19,7 +19,7 @@ from penstock.stores.journal.store import JournalBackend, open_journal
 from penstock.stores.slate.store import SlateBackend, open_slate
 
 READER = reader_name()
-GONE = READER.replace(READER.partition("-")[0], "2147483647", 1)  # a process that is none
+GONE = READER.replace(READER.partition("-")[0], "2147483647", 1)  # no process has this id
 MANY = 1 << 40
 Opening = Callable[..., JournalBackend | SlateBackend]
 
@@ -179,7 +179,7 @@ def test_messages_that_processing_rejects_fail_when_the_batch_is_settled(opened:
 
 
 def drained(backend: Engine, run: str, reject: Callable[[str], bool], rows: int) -> list[str]:
-    """What a run reads, batch by batch, with some of it rejected."""
+    """The batches of a run, with some messages rejected."""
     read: list[str] = []
     streams = backend.streams()
     last = streams.begin("default", "s", READER).settled
@@ -188,7 +188,7 @@ def drained(backend: Engine, run: str, reject: Callable[[str], bool], rows: int)
         read += (found := ids(streams, batch))
         streams.fail("default", "s", batch, [each for each in found if reject(each)], "no")
         last = batch
-        put(backend, 1)  # what comes meanwhile is for the next run
+        put(backend, 1)  # a message for the next run
     return read
 
 

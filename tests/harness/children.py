@@ -29,7 +29,7 @@ class Log:
 
 
 def noted(*logs: Path) -> list[dict[str, Any]]:
-    """What processes noted; a line that a kill has cut off does not count."""
+    """The notes of processes, without a line that a kill has cut off."""
     lines = [line for log in logs if log.exists() for line in log.read_bytes().splitlines(keepends=True)]
     return [json.loads(line) for line in lines if line.endswith(b"\n")]
 
@@ -59,11 +59,11 @@ class Child:
         return self.process.returncode
 
     def kill(self) -> None:
-        """As if the power went."""
+        """kill -9."""
         assert self.stop(signal.SIGKILL) == -signal.SIGKILL, self.errors.read_text()
 
     def end(self) -> None:
-        """Wait for its end, which a process that reads its stdin now comes to."""
+        """Close its stdin, and wait for its end."""
         self.process.communicate()
         assert self.process.returncode == 0, self.errors.read_text()
 
@@ -110,7 +110,7 @@ CHANGES: Methods = {
 
 
 def is_killed_before(number: int, work: Callable[[], object], methods: Methods = CHANGES) -> bool:
-    """Let a fork work, and kill it before its call of that number; whether that was before its end."""
+    """Run the work in a fork that is killed before its call of that number; False if it ended before."""
     pid = os.fork()
     if not pid:
         status = 1

@@ -1,4 +1,4 @@
-"""A store whose processes are killed, one after the other, at moments that a seed chooses, and its history."""
+"""Kill tests: processes of a store are killed at moments that a seed chooses, and the store is checked."""
 
 import json
 import time
@@ -148,7 +148,7 @@ def not_done(queue: Queue) -> Counter[bytes]:
 
 
 def feed(history: History, log: Path) -> None:
-    """Let a history know what a process has written before it was killed."""
+    """Add the log of a killed process to a history."""
     if log.exists():
         with log.open(newline="\n") as lines:
             history.feed(lines)

@@ -1,4 +1,4 @@
-"""What a process does until it is killed, or told to end.
+"""Scenarios: the programs of processes that tests kill, or tell to end.
 
     python -m tests.harness.scenarios SCENARIO LOG ARGUMENTS
 
@@ -35,7 +35,7 @@ def ready() -> None:
 
 
 def in_thread(work: Callable[..., object], *arguments: object) -> None:
-    """If the work fails, so does the process."""
+    """Work in a thread; its error ends the process."""
 
     def run() -> None:
         try:
@@ -237,7 +237,7 @@ def work(log: Log, url: str) -> None:
 
 
 CHILDREN, MESSAGES, LEASE = 4, 12, 3_600
-_store: Store  # which children inherit
+_store: Store  # inherited by children
 _log: Log
 
 

@@ -1,4 +1,4 @@
-"""Producers, consumers and a tidier that use a queue at random, as a seed says, and record it in a history."""
+"""Producers, consumers and a tidier: random but seeded operations on a queue, recorded in a history."""
 
 import time
 from collections.abc import Callable
@@ -7,12 +7,12 @@ from random import Random
 from penstock import Draft, Message, Queue, QueueFull
 from tests.history import History
 
-EXPIRING = b"expiring "  # the beginning of payloads that may go by themselves
+EXPIRING = b"expiring "  # the prefix of payloads with a retention
 Action = Callable[[Queue], object]
 
 
 class Worker:
-    """One of them. The same worker may go on with the next process that has the store."""
+    """A user of a queue; it continues with the next process after a kill."""
 
     def __init__(self, history: History, name: str, lowest_priority: int) -> None:
         self.history, self.name, self.lowest_priority = history, name, lowest_priority
@@ -20,7 +20,7 @@ class Worker:
         self._unanswered: Action | None = None
 
     def run(self, queue: Queue) -> None:
-        """Use the queue until that raises."""
+        """Use the queue until an operation raises."""
         while True:
             try:
                 if self._unanswered is None:
@@ -34,7 +34,7 @@ class Worker:
         raise NotImplementedError
 
     def repeatable(self, queue: Queue, action: Action) -> None:
-        """An action that does no harm if it is done again: one that was not answered is what comes next."""
+        """An action that may be repeated: if it is not answered, it is the next action as well."""
         self._unanswered = action
         action(queue)
         self._unanswered = None
@@ -67,7 +67,7 @@ class Producer(Worker):
         retention = choice([None] * 5 + [0.05, 5])
         text = (EXPIRING if retention else b"") + name.encode()
         return Draft(
-            # Long ones, because a kill cuts off a write, if any, only between pages.
+            # Long payloads, because a kill can cut off a write only between pages.
             text + b"." * choice([0] * 60 + [300, 3_000] * 20 + [1_000_000]),
             priority=choice([0, 0, 0, 7, self.lowest_priority]),
             headers=choice([None, None, {"kind": "test", "empty": ""}]),

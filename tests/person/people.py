@@ -1,4 +1,4 @@
-"""What people and their shells do to a store: each function is one such deed."""
+"""Actions of people and shells on the files of a store, one per function."""
 
 import os
 import re
@@ -23,7 +23,7 @@ def lets_time_pass(world: World) -> None:
 
 
 def sets_the_clock(world: World) -> None:
-    """Ahead or back by minutes; everyone looks at it."""
+    """Set the clock of all processes ahead or back by minutes."""
     seconds = world.random.choice([-600, -20, 20, 600])
     if not -2_000 < world.time.now() - world.clock.now() - seconds * 1000 < 2_000_000:
         return
@@ -33,7 +33,7 @@ def sets_the_clock(world: World) -> None:
 
 
 def _everyone_looks(world: World) -> None:
-    """At the clock."""
+    """Have every process read the clock."""
     world.time.now()
     for client in world.clients:
         with suppress(PenstockError):

@@ -1,4 +1,4 @@
-"""A store that people and programs use at the same time, and what each of them was told.
+"""A store that people and programs use at the same time, and the answers that each of them got.
 
 Programs ask through a history. What a person does is recorded as an operation that was never answered: it may have
 taken effect at any time until the store is opened again. What a person wrote must come to light by then.
@@ -55,7 +55,7 @@ class World:
         self.url = f"{kind}:{self.folder}"
         self.clock = SimulatedClock()
         self.time = SteadyClock(self.clock)
-        self.written: set[bytes] = set()  # by people, and not seen since
+        self.written: set[bytes] = set()  # payloads that people wrote and no program has seen yet
         self.removed: set[bytes] = set()  # by people
         self._children = self._deeds = 0
         self._payloads = 0
@@ -65,7 +65,7 @@ class World:
             store.create(QUEUE, **SETTINGS)
         self.clients = [penstock.open(self.url, clock=self.clock) for _ in range(_CLIENTS)]
 
-    # What programs do
+    # Actions of programs
 
     def queue(self) -> penstock.Queue:
         """The queue as one of the clients has it."""
@@ -175,10 +175,10 @@ class World:
         _, ended = os.waitpid(pid, 0)
         assert ended == 0 or os.WTERMSIG(ended) == signal.SIGKILL, f"a child ended with {ended}, see above"
 
-    # What people do
+    # Actions of people
 
     def note(self, what: str) -> None:
-        """Remember what was done, to be told if it ends badly."""
+        """Log an action, for the report of a failure."""
         self._log.append(what)
 
     def shell(self, command: str, **words: object) -> None:
@@ -205,7 +205,7 @@ class World:
         self.history._record({"event": "start", "op": name, "at": self.time.now(), "do": do, **asked})
         self.history._record({"event": "unknown", "op": name, "at": self.time.now(), "error": "a person's"})
 
-    # What is checked
+    # Checks
 
     def reopen(self) -> None:
         """Close every client and open it again."""
@@ -258,10 +258,10 @@ class World:
             client.close()
 
     def story(self) -> str:
-        """What was done last."""
+        """The latest actions."""
         return "\n".join(self._log[-60:])
 
-    # What befalls a process
+    # Faults of a process
 
     def kill_at(self, change: int) -> Callable[[], None]:
         """kill -9 before a change to a file."""

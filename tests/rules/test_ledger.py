@@ -412,12 +412,12 @@ def test_a_million_leases_that_ended_early_leave_no_memory_behind() -> None:
         assert claim is not None
         ledger.release([(seq, nonce) for seq in claim.seqs], START + nonce)
     assert len(ledger.state.deadlines.heap) < 2_000
-    assert ledger.state.ready._entries < 2_000
+    assert ledger.state.ready.entries < 2_000
 
 
 def entries_kept(ledger: Ledger) -> int:
     """Everything that could pile up in an index, however few messages are there."""
-    return ledger.state.ready._entries + len(ledger.state.deadlines.heap) + 1_000 * len(ledger.state.rows._pages)
+    return ledger.state.ready.entries + len(ledger.state.deadlines.heap) + 1_000 * len(ledger.state.rows._pages)
 
 
 @pytest.mark.parametrize("how", ["expire", "expire and claim", "pop", "purge", "remove", "fail and redrive"])

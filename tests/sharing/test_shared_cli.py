@@ -1,4 +1,4 @@
-"""`penstock work` and `penstock serve` on text and folder stores, in processes of their own, beside others."""
+"""`penstock work` and `penstock serve` on text and folder stores that other processes have open."""
 
 import subprocess
 import sys

@@ -1,4 +1,4 @@
-"""One folder, many processes: who owns the store, who is its guest, and what happens when the owner goes."""
+"""Shared folders: owner and guests, takeover when the owner ends, forks, other users, servers of guests."""
 
 import asyncio
 import http.client
@@ -97,6 +97,19 @@ def test_the_first_opener_owns_the_store_and_the_others_are_its_guests(tmp_path:
         guest.create("jobs").put(b"a")
         assert [message.payload for message in another.queue("jobs").claim()] == [b"a"]
         assert owner.queue("jobs").counts()["in_flight"] == 1
+
+
+def test_guests_that_repeat_a_claim_get_the_next_message_each_time_and_no_lease_of_another(tmp_path: Path) -> None:
+    with penstock.open(tmp_path) as owner, penstock.open(tmp_path) as one, penstock.open(tmp_path) as other:
+        owner.create("jobs").put_many([b"%d" % number for number in range(6)])
+        owner.create("more").put(b"more")
+        jobs, others, more = one.queue("jobs"), other.queue("jobs"), one.queue("more")
+        claims = [(jobs, "a"), (jobs, "a"), (others, "b"), (jobs, "a"), (more, "a")]
+        taken = [queue.claim(consumer=consumer)[0] for queue, consumer in claims]
+        assert [each.payload for each in taken] == [b"0", b"1", b"2", b"3", b"more"]
+        assert [each.consumer for each in taken] == ["a", "a", "b", "a", "a"]
+        [long] = jobs.claim(consumer="a", lease=600)
+        assert (long.lease_until or 0) - (long.claimed_at or 0) == 600_000
 
 
 def test_a_program_that_opens_the_folder_of_a_server_is_its_guest(tmp_path: Path) -> None:
@@ -285,7 +298,7 @@ def test_a_put_without_a_key_that_a_killed_owner_did_not_answer_is_not_repeated(
     with other_process(tmp_path) as owner, penstock.open(tmp_path) as store:
         queue = store.queue()
         monkeypatch.setattr(Connection, "_receive", receive_what_was_asked_for)
-        owner.send_signal(signal.SIGSTOP)  # so that it is asked, and does not answer
+        owner.send_signal(signal.SIGSTOP)  # it gets requests, and does not answer
         with ThreadPoolExecutor() as pool:
             asked = pool.submit(queue.put, b"a")
             repeatable = pool.submit(queue.put, b"b", key="b")
@@ -374,7 +387,7 @@ def test_a_fork_after_closing_touches_nothing_that_was_opened_since(tmp_path: Pa
     stores[1].queue().put(b"a")
     for store in stores:
         store.close()
-    pipes = [os.pipe() for _ in range(8)]  # which have the numbers of what was closed
+    pipes = [os.pipe() for _ in range(8)]  # these reuse the numbers of closed descriptors
     child = os.fork()
     if child == 0:
         for _, writing in pipes:

@@ -1,4 +1,4 @@
-"""Where the owner of a shared folder commits what guests put: in its loop if that is short, else in a thread."""
+"""The owner's commits of guests' puts: in its event loop if commits are short, else in a thread."""
 
 import asyncio
 import threading
@@ -72,7 +72,7 @@ def test_after_a_short_commit_the_next_is_made_in_the_loop_for_all_who_came(
     monkeypatch.setattr(owner_server, "_SHORT", 3_600.0)
     assert put(store, "default", "default", "default") == [["2"], ["3"], ["4"]]
     first, second = committed_by
-    assert first is not threading.current_thread()  # as nobody knew how long it takes
+    assert first is not threading.current_thread()  # as no commit was measured before
     assert second is threading.current_thread()
 
 

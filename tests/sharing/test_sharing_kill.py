@@ -52,12 +52,12 @@ class Shared:
         self.processes.remove(process)
 
     def owner(self) -> int:
-        """Which of the processes has the lock."""
+        """The process that has the lock."""
         while True:
             said = (self.folder / ".penstock" / "lock").read_text().split()
             if said and int(said[1]) in [each.process.pid for each in self.processes]:
                 return int(said[1])
-            time.sleep(0.005)  # nobody, at this moment
+            time.sleep(0.005)  # no process has it at this moment
 
     def run(self, kills: int) -> None:
         with ExitStack() as stack:
@@ -79,7 +79,7 @@ class Shared:
         put = {each["payload"] for each in told if each["what"] == "put"}
         acknowledged = [each["payload"] for each in told if each["what"] == "acknowledged"]
         assert len(acknowledged) > PROCESSES
-        # What a killed process was just acknowledging may have left the queue without a word in its log.
+        # A message whose ack was in progress at a kill may be gone without an entry in the log.
         settling = {each["payload"] for each in told if each["what"] == "settling"}
         missing = put - set(acknowledged) - set(left)
         assert missing <= settling

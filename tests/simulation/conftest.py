@@ -1,4 +1,4 @@
-"""Nothing but the seed decides: what a store takes from its process is the same in every run."""
+"""Determinism: entropy, process id and consumer are the same in every run; only the seed decides."""
 
 import os
 from random import Random

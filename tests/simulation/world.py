@@ -40,18 +40,18 @@ class Promise:
     certain: bool = True
     above: int = 0  # the highest id in earlier queues of this name
     highest: int = 0
-    ids: set[str] = field(default_factory=set)  # those that producers were told
+    ids: set[str] = field(default_factory=set)  # ids of answered puts
     becoming: Settings | None = None  # what it may have instead, while an update has no answer
 
     def decide(self, settings: Settings) -> None:
-        """The queue has these settings, and will have them."""
+        """The update was answered: the queue has these settings."""
         assert settings in (self.settings, self.becoming), f"settings that nobody gave: {settings}"
         self.settings, self.becoming = settings, None
         self.history.use(settings)
 
 
 class World:
-    """A machine with a disk and a clock, a store on it, and what the store promised."""
+    """A simulated machine with a disk and a clock, a store on it, and the store's answers so far."""
 
     place: Callable[[str], int] = int  # of an id among all that the store ever gave
     prompt = True  # whether puts take effect at the moment that they say, not after it
@@ -76,7 +76,7 @@ class World:
         self.backend: Any = None
 
     def run(self, script: Script) -> None:
-        """Let the script run, and all whom it starts, to their end; what went wrong in one of them is raised."""
+        """Run the script and the actors that it starts to their end; raises the first error of any of them."""
         self.scheduler.run(lambda: script(self))
 
     # The store
@@ -125,7 +125,7 @@ class World:
         self.attempt(lambda: self.backend.pack(name), None)
 
     def pack_together(self, *names: str, meanwhile: Callable[[], object] = lambda: None) -> None:
-        """Have journals packed at once, built by someone who has not opened the store, while all goes on."""
+        """Pack journals in the middle of the traffic; a process that has not opened the store builds the files."""
 
         def pack() -> None:
             with Round(self.backend, names) as packing:
@@ -154,7 +154,7 @@ class World:
             promise.there = promise.certain = True
 
     def update(self, name: str, **changes: Any) -> None:
-        """Change settings of a queue that nobody uses meanwhile: until there is an answer, it may have either."""
+        """Change settings of a queue that is not in use. Until the answer, old and new settings are both legal."""
         promise = self.promises[name]
         try:
             promise.history.check(self.store.queue(name))
@@ -173,7 +173,7 @@ class World:
             promise.decide(told)
 
     def delete(self, name: str) -> None:
-        """Remove a queue with all that was promised about it."""
+        """Delete a queue, and forget its history."""
         promise = self.promises[name]
         promise.certain = False
         try:
@@ -188,7 +188,7 @@ class World:
         return Asking(self, name)
 
     def attempt(self, call: Callable[[], Answer], instead: Answer) -> Answer:
-        """The answer; if errors are tolerated, that instead of one."""
+        """The answer; a given value instead, if errors are tolerated and there is one."""
         try:
             return call()
         except penstock.PenstockError as error:
@@ -202,14 +202,14 @@ class World:
         self.errors.append(error)
 
     def payload(self, size: int = 0) -> bytes:
-        """One that was never there."""
+        """A payload that no other message has."""
         self.payloads += 1
         return f"payload {self.payloads} ".encode().ljust(size, b".")
 
-    # What it promised
+    # Checks against the history
 
     def check(self, reopened: bool = False) -> None:
-        """Hold the store to all that it promised; nobody may be using it."""
+        """Check the store against its answers so far; no actor may be using it."""
         found = {info.name: info for info in self.store.queues()}
         assert found.keys() <= self.promises.keys(), f"queues that nobody made: {found.keys()}"
         for name, promise in self.promises.items():
@@ -228,7 +228,7 @@ class World:
                 (promise.history.reopened if reopened else promise.history.check)(queue)
 
     def check_ids(self, promise: Promise, ids: list[str]) -> None:
-        """Hold new ids to what was promised about them."""
+        """Check that new ids are above those of deleted queues of the name."""
         places = [type(self).place(each) for each in ids]
         assert all(place > promise.above for place in places), f"{ids} were ids of a deleted queue"
         promise.highest = max([promise.highest, *places])
@@ -247,7 +247,7 @@ class World:
             assert found == expected, f"a reader of {name!r} misses {expected - found} and sees {found - expected}"
 
     def check_after_start(self, used: bool) -> None:
-        """Open the store on whatever is on the disk, hold it to its promises, use it, and close it."""
+        """Open the store after a crash, check it, use it, and close it."""
         self.open()
         self.check(reopened=True)
         if used:
@@ -359,7 +359,7 @@ class Asking:
         return [message for message in listed if message.id in self._world.promises[self._name].ids]
 
 
-_MACHINE = ("_lock", "_now", "_write")  # what of a history cannot be copied
+_MACHINE = ("_lock", "_now", "_write")  # attributes of a history that cannot be copied
 
 
 def _frozen(history: History) -> dict[str, Any]:
@@ -374,9 +374,9 @@ def _thawed(frozen: dict[str, Any], now: Callable[[], int]) -> History:
 
 @dataclass
 class CrashState:
-    """What a power cut at one moment leaves: one of the legal outcomes."""
+    """A disk after a power cut: one of the legal outcomes at that moment."""
 
-    name: str  # says how to get here again
+    name: str  # how to reproduce it
     promises: bytes
     disk: SimulatedDisk
     operation: tuple[str, str, str] = field(default=("", "", ""))
@@ -394,7 +394,7 @@ class CrashState:
 
 
 def crash_states(world: World, script: Script, keeps: Iterable[Keep], chance: float = 1.0) -> Iterator[CrashState]:
-    """What power cuts would leave before each operation of the script and after the last; some, by chance.
+    """Disks after power cuts before each operation of the script and after the last; a random choice of them.
 
     The power stays on, so that one run has them all. The states are made while the script runs and are given when
     it is over; those that are equal to one before are left out.

@@ -89,7 +89,7 @@ def test_what_does_not_finish_in_time_is_cancelled_and_released(kind: str, tmp_p
                 aio.work(
                     jobs,
                     handler,
-                    concurrency=2,  # so that nobody waits for what is released
+                    concurrency=2,  # no idle handler that would claim the released messages
                     stop=stop,
                     grace=0.1,
                     on_drop=lambda each: dropped.append(each.payload),

@@ -1,4 +1,4 @@
-"""penstock.work() and its twin for coroutines on every kind of store. Nothing here looks at how long it took."""
+"""penstock.work() and penstock.aio.work() on every kind of store. No test depends on how long something takes."""
 
 import asyncio
 import logging
@@ -50,7 +50,7 @@ def opened(kind: str, folder: Path, clock: penstock.Clock | None = None) -> Iter
 
 
 class Asked(asyncio.Event):
-    """An event of threads, for a worker with coroutines."""
+    """A threading.Event as an asyncio.Event."""
 
     def __init__(self, event: threading.Event) -> None:
         super().__init__()
@@ -111,7 +111,7 @@ def store(kind: str, tmp_path: Path) -> Iterator[penstock.Store]:
 
 @pytest.fixture
 def still(kind: str, tmp_path: Path, clock: penstock.SimulatedClock) -> Iterator[penstock.Store]:
-    """A store for which no time passes but that of the clock, so that leases end only when a test wants it."""
+    """A store with a simulated clock: leases end only when the test advances it."""
     with opened(kind, tmp_path / "store", clock) as store:
         yield store
 
@@ -128,7 +128,7 @@ def still_jobs(still: penstock.Store) -> Queue:
 
 @pytest.fixture
 def local() -> Iterator[Queue]:
-    """A queue in memory, for what no kind of store has a say in."""
+    """A queue in memory, for tests that are the same on every kind of store."""
     with penstock.open("memory:") as store:
         yield store.create("jobs", max_attempts=3, keep_done=None)
 
@@ -293,7 +293,7 @@ def test_a_handler_may_settle_its_message_by_itself(jobs: Queue) -> None:
 def test_thousands_of_messages_of_which_handlers_fail_one_in_twenty_end_as_the_rules_say(
     store: penstock.Store, jobs: Queue
 ) -> None:
-    work_on(jobs, 1_000 if store.url.startswith(("text:", "folder:")) else 10_000)  # those sync for each of them
+    work_on(jobs, 1_000 if store.url.startswith(("text:", "folder:")) else 10_000)  # a sync per message
 
 
 @pytest.mark.long
@@ -483,7 +483,7 @@ def test_what_does_not_finish_in_time_is_released(jobs: Queue, caplog: pytest.Lo
         going_on.wait()
 
     jobs.put_many([b"1", b"2"])
-    # Nobody waits for more: whoever did, and was slow to stop, would get what is released, and release it again.
+    # No claim waits: one that is slow to stop would get the released message, and release it again.
     with running(jobs, handler, concurrency=2, grace=0.1, on_drop=lambda message: dropped.release()) as worker:
         started.acquire()
         started.acquire()

@@ -27,10 +27,11 @@ def seconds(name: str, value: float) -> float:
 
 def whole(name: str, value: int, lowest: int, highest: int) -> int:
     """The integer; TypeError, InvalidArgument unless it is within the limits."""
-    try:
-        value = index(value)
-    except TypeError:
-        raise TypeError(f"{name} is an integer, not {type(value).__name__}") from None
+    if type(value) is not int:
+        try:
+            value = index(value)
+        except TypeError:
+            raise TypeError(f"{name} is an integer, not {type(value).__name__}") from None
     if not lowest <= value <= highest:
         raise InvalidArgument(f"{name}={value} is out of range; give {lowest} to {highest}")
     return value

@@ -1,8 +1,9 @@
-"""Messages as Arrow columns: first as the index of a queue has them, then as a table shows them.
+"""Messages as Arrow columns: those of a queue's index, and those of a table.
 
-A plan has columns of the first kind, those that are needed, so that it is small and quickly made; tasks make the
-second of them. `seq` is the message's number, `queue` a number in the plan's list of names, `place` and `crc` say
-where the body is, `size` how long, and `ends_at` is the end of the lease or when the message was settled.
+A plan has only the needed columns of the index, so that it is small and quickly made; tasks turn them into
+columns of the table. Columns of the index: `seq` is the message's number, `queue` a number in the plan's list of
+names, `place`, `size` and `crc` are those of the body, `ends_at` is the end of the lease or when the message was
+settled.
 """
 
 import os
@@ -20,7 +21,7 @@ from penstock.contract.settings import Settings
 from penstock.rules.rows import DONE, FAILED, IN_FLIGHT, Page
 
 Column = Any  # of numpy
-BODY = frozenset(("payload", "headers", "created_at", "received_at"))  # what is not in the index of a queue
+BODY = frozenset(("payload", "headers", "created_at", "received_at"))  # columns that are not in a queue's index
 _PLACE = ("seq", "queue", "place", "size", "crc")
 SOURCES: Mapping[str, tuple[str, ...]] = {
     "id": ("seq",),
@@ -51,14 +52,14 @@ INDEX_ROWS = 50_000  # of a batch without
 
 
 def sources_of(columns: Iterable[str]) -> list[str]:
-    """The columns of an index that these columns of a table are made of."""
+    """The columns of an index that these columns of a table need."""
     return list(dict.fromkeys(source for column in columns for source in SOURCES[column])) or ["state"]
 
 
 def rows_of(
     pages: Sequence[tuple[int, Page]], queue: int, wanted: Iterable[str], states: Sequence[str] = STATES
 ) -> pa.RecordBatch:
-    """The rows of a queue, in the order of their places if these are wanted."""
+    """The rows of a queue as Arrow columns, ordered by the places of their bodies if those are wanted."""
     wanted = list(wanted)
     state = _joined(pages, lambda page: np.frombuffer(page.state, np.uint8), np.uint8)
     chosen = state if len(states) == len(STATES) else np.isin(state, [STATES.index(each) + 1 for each in states])
@@ -110,7 +111,7 @@ def _seqs(first: int, page: Page) -> Column:
 
 
 def _claims(page: Page, name: str) -> Column:
-    """What only claimed messages have; the columns may be longer or shorter than the page."""
+    """The columns of claimed messages, which may be longer or shorter than the page."""
     values = np.zeros(len(page.state), np.int64)
     if page.claims is not None:
         known = np.frombuffer(getattr(page.claims, name), np.int64)[: len(values)]
@@ -136,7 +137,7 @@ def _text(known: list[str | None], count: int) -> pa.Array:
 
 
 def joined(batches: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
-    """The rows of several batches in one."""
+    """Several batches as one."""
     return batches[0] if len(batches) == 1 else pa.Table.from_batches(batches).combine_chunks().to_batches()[0]
 
 
@@ -162,7 +163,7 @@ def parts_of(
 
 
 def batches_of(rows: pa.RecordBatch, bodies: bool) -> Iterator[pa.RecordBatch]:
-    """The rows of a part, as many as a batch has."""
+    """A part cut into batches."""
     count, start, before = len(rows), 0, 0
     if not bodies:
         for start in range(0, count, INDEX_ROWS):
@@ -182,7 +183,7 @@ def batches_of(rows: pa.RecordBatch, bodies: bool) -> Iterator[pa.RecordBatch]:
 def table_of(
     found: Mapping[str, pa.Array], rows: pa.RecordBatch, queues: pa.Array, schema: pa.Schema
 ) -> pa.RecordBatch:
-    """Rows of an index as a table shows them; `found` has the columns that need bodies."""
+    """Rows of an index as rows of a table; `found` has the columns that need bodies."""
     columns = [found[name] if name in found else shown(name, rows, queues) for name in schema.names]
     return pa.RecordBatch.from_arrays(columns, schema=schema)
 
@@ -215,11 +216,11 @@ def shown(name: str, rows: pa.RecordBatch, queues: pa.Array) -> pa.Array:
     if name == "claimed_at":
         return times(_numpy(rows["claimed_at"]), ~applies)
     ends_at = _numpy(rows["ends_at"])
-    return times(ends_at, ~applies | (ends_at == 0))  # what a stream holds has no end
+    return times(ends_at, ~applies | (ends_at == 0))  # a stream's lease has no end
 
 
 def times(milliseconds: Column, missing: Column | None = None) -> pa.Array:
-    """Times in microseconds; Spark knows none after the year 9999."""
+    """Times in microseconds, at most the end of the year 9999: Spark knows no later ones."""
     return pa.array(np.minimum(milliseconds, LATEST) * 1000, mask=missing).view(TIME)
 
 
@@ -231,7 +232,7 @@ def _numpy(column: pa.Array) -> Column:
 
 
 def column_of(values: Any, kind: pa.DataType) -> pa.Array:
-    """A list or an array of values as messages have them."""
+    """A column from a list or an array of values in the form that messages have."""
     if pa.types.is_timestamp(kind):
         milliseconds = pc.min_element_wise(pa.array(values, pa.int64()), LATEST, skip_nulls=False)
         return pc.multiply(milliseconds, 1000).cast(kind)
@@ -258,5 +259,5 @@ def attempt_row(queue: str, id: str, attempt: Attempt) -> dict[str, Any]:  # noq
 
 
 def rows_as_batch(rows: Iterable[Mapping[str, Any]], schema: pa.Schema) -> pa.RecordBatch:
-    """Rows as columns, of which some may be wanted."""
+    """Rows as columns; only the wanted ones."""
     return pa.RecordBatch.from_pylist([{name: row[name] for name in schema.names} for row in rows], schema=schema)

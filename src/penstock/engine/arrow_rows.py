@@ -1,4 +1,4 @@
-"""Arrow rows on their way into queues: checked by columns, and sent as frames of messages.
+"""Arrow rows for queues: checked by columns, and sent as frames of messages.
 
 An error names the first row that is wrong, before anything of its batch is staged. The payloads of a batch go into
 frames as they lie in memory.
@@ -21,19 +21,19 @@ from penstock.wire import frames, jsons
 from penstock.wire.restored import attempts_as_json
 
 Column = Any  # of numpy
-_BATCH = 2 << 20  # bytes from which on a batch is sent; it has at most twice as many, and a payload
-_WAITING = 32 << 20  # bytes that wait for more of their queue
-_ROW = 64  # bytes that a row costs beside its payload and what is long: no batch has too many
-_LONG = ("headers", "consumer", "reason", "history")  # columns that may take much
+_BATCH = 2 << 20  # bytes at which a batch is sent; it has at most twice as many, and one payload
+_WAITING = 32 << 20  # bytes of batches that are not full yet
+_ROW = 64  # bytes that a row costs beside its payload and its long columns
+_LONG = ("headers", "consumer", "reason", "history")  # columns with values of any length
 Key = tuple[str, bool]  # a queue, and whether its messages are done
 
 
 class RowStager:
-    """Stages the rows of one task: checked batch by batch, and kept until enough of a queue has come together."""
+    """Stages the rows of one task: checks them batch by batch, and collects them by queue."""
 
-    _at_once: int  # bytes of payloads that are looked at together
-    _enough: int  # of a queue, to be written
-    _most: int  # that wait for more of their queues
+    _at_once: int  # bytes of payloads that are checked together
+    _enough: int  # bytes of a queue that are staged together
+    _most: int  # bytes that are collected for all queues
 
     def __init__(
         self, queues: Mapping[str, Settings], queue: str | None, partition: int, restore: bool = False
@@ -43,12 +43,12 @@ class RowStager:
         self._queue = queue
         self._partition = partition
         self._restore = restore
-        self._row = 0  # of the task, where the batch begins
+        self._row = 0  # the batch's first row, counted in the task
         self._waiting: dict[Key, list[Any]] = {}
         self._costs: dict[Key, int] = {}
 
     def add(self, batch: pa.RecordBatch) -> None:
-        """Stage the rows of a batch, or keep them for the next one."""
+        """Check the rows of a batch, and stage or collect them."""
         for rows in slices(batch, self._at_once):
             self._add(rows)
             self._row += len(rows)
@@ -79,13 +79,13 @@ class RowStager:
         return self._names[group[at] // 2], bool(group[at] % 2)
 
     def _done(self, rows: pa.RecordBatch) -> Column:
-        """Which messages come as done."""
+        """Which messages are restored as done."""
         if not self._restore:
             return np.zeros(len(rows), bool)
         return pc.equal(rows["state"], "done").to_numpy(zero_copy_only=False)
 
     def _queues(self, rows: pa.RecordBatch) -> Column:
-        """Which queue, by number, each row is for."""
+        """The number of each row's queue."""
         if "queue" not in rows.schema.names:
             return np.full(len(rows), self._names.index(self._queue or ""))
         names = rows["queue"]
@@ -103,7 +103,7 @@ class RowStager:
         return found.to_numpy().astype(np.int64)
 
     def _lengths(self, payload: pa.Array, number: Column) -> Column:
-        """How long each payload is."""
+        """The size of each payload."""
         if payload.null_count:
             raise self._bad(_first(pc.is_null(payload)), InvalidArgument, "its payload is NULL")
         length = pc.binary_length(payload).to_numpy().astype(np.int64)
@@ -126,7 +126,7 @@ class RowStager:
         return priority
 
     def _times(self, rows: pa.RecordBatch, name: str, missing: Any) -> Column:
-        """Milliseconds."""
+        """A column of times as milliseconds."""
         if name not in rows.schema.names:
             return np.broadcast_to(np.asarray(missing, np.int64), len(rows)).copy()
         column = rows[name]
@@ -148,7 +148,7 @@ class RowStager:
 
 
 def slices(batch: pa.RecordBatch, most: int) -> Iterator[pa.RecordBatch]:
-    """Parts of a batch of which each has at most so many bytes of payloads, or is one row."""
+    """A batch cut into parts of at most so many bytes of payloads, or of one row."""
     if not len(batch):
         return
     lengths = pc.fill_null(pc.binary_length(batch["payload"]), 0).to_numpy()
@@ -161,7 +161,7 @@ def slices(batch: pa.RecordBatch, most: int) -> Iterator[pa.RecordBatch]:
 
 
 def runs(group: Column) -> Iterator[tuple[int, int]]:
-    """Where rows of the same group begin and end, if they are ordered by it."""
+    """The start and end of each group of rows that are ordered by group."""
     yield from pairwise([0, *(np.flatnonzero(np.diff(group)) + 1).tolist(), len(group)])
 
 
@@ -178,7 +178,7 @@ def integers(rows: pa.RecordBatch, name: str, missing: int) -> Column:
 
 
 def histories(rows: pa.RecordBatch) -> list[list[Attempt] | None]:
-    """The attempts of a column of them, as far as they have ended."""
+    """The ended attempts of each row, from a column of attempts."""
     return [
         [_attempt(each) for each in attempts if each["ended_at"] is not None] if attempts else None
         for attempts in rows["history"].to_pylist()
@@ -200,16 +200,16 @@ def _first(mask: pa.Array) -> int:
 class _Chunk(NamedTuple):
     """Messages of one queue whose payloads lie one after the other."""
 
-    payloads: bytes  # and no view, which would hold all rows that came with these
+    payloads: bytes  # no view, which would keep the whole Arrow batch in memory
     sizes: list[int]
-    columns: dict[str, list[Any]]  # those that say something
+    columns: dict[str, list[Any]]  # without columns of defaults
 
 
 class Taker(Protocol):
     """Where frames are staged: a server, a folder, a bucket."""
 
     def add(self, load: str, part: str, number: int, queue: str, frame: bytes) -> None:
-        """Take a frame with messages of one queue, the next of its part."""
+        """Stage the part's next frame, with messages of one queue."""
 
 
 class Sender(RowStager):
@@ -234,7 +234,7 @@ class Sender(RowStager):
         self._sent = 0
 
     def finish(self) -> Sent:
-        """Send what waits."""
+        """Send the collected rows."""
         self._take_all()
         return Sent(self._part, self._sent)
 
@@ -272,7 +272,7 @@ class Sender(RowStager):
         self._sent += 1
 
     def _columns(self, rows: pa.RecordBatch, number: Column) -> dict[str, list[Any]]:
-        """What a frame says beside payloads; a column that says nothing is not there."""
+        """A frame's columns beside payloads, without columns of defaults."""
         columns: dict[str, list[Any]] = {}
         if "priority" in rows.schema.names:
             columns["priority"] = self._priorities(rows, number).tolist()
@@ -281,7 +281,7 @@ class Sender(RowStager):
         for name in ("created_at", "visible_at", "expires_at"):
             if name in rows.schema.names:
                 columns[name] = self._times_or_none(rows, name)
-        if self._restore:  # there NULL says that it never expires
+        if self._restore:  # in a restored row NULL means that it never expires
             columns["expires_at"] = self._times(rows, "expires_at", 0).tolist()
         if "headers" in rows.schema.names:
             pairs = enumerate(rows["headers"].to_pylist())
@@ -289,7 +289,7 @@ class Sender(RowStager):
         return {name: column for name, column in columns.items() if column.count(None) < len(column)}
 
     def _restored(self, rows: pa.RecordBatch) -> dict[str, list[Any]]:
-        """What became of messages elsewhere."""
+        """The columns of states and attempts of restored messages."""
         attempts = [None if each is None else attempts_as_json(each) for each in histories(rows)]
         return {
             "received_at": self._times_or_none(rows, "received_at"),
@@ -324,19 +324,19 @@ def send(
 
 
 def _content(payload: pa.Array) -> tuple[memoryview, list[int]]:
-    """The bytes of all payloads, and where each starts and the last ends."""
+    """The bytes of all payloads, and their offsets."""
     _, offsets, content = payload.buffers()
     starts = np.frombuffer(offsets, np.int32)[payload.offset : payload.offset + len(payload) + 1].tolist()
     return memoryview(content if content is not None else b""), starts
 
 
 def _cost(column: list[Any]) -> Column:
-    """What each value takes in JSON, if it is one that may take much."""
+    """The size in JSON of each value of a long column."""
     return np.array([len(jsons.dumps(each)) if each else 0 for each in column])
 
 
 def _cut(cost: Column, first: int, last: int) -> list[tuple[int, int]]:
-    """Parts of these rows that cost no more than a batch, or are one row."""
+    """These rows cut into parts that fit a batch, or of one row."""
     ends = np.cumsum(cost[first:last])
     cuts, start, before = [], 0, 0
     while start < last - first:

@@ -1,4 +1,4 @@
-"""A backend made of live queues: queues by name, operations for threads, publishing by filters."""
+"""The engine: a backend of live queues, with operations for threads and publishing by filters."""
 
 import os
 import threading
@@ -28,24 +28,24 @@ Result = TypeVar("Result")
 
 
 class Committing(Protocol):
-    """What is committed: a queue, or a whole store."""
+    """A unit of commits: a queue, or a whole store."""
 
     @property
     def durable(self) -> int:
         """How many changes are on stable storage."""
 
     def commit(self, written: int) -> object:
-        """Return once so many are."""
+        """Return once so many changes are on stable storage."""
 
 
 class Engine:
-    """Keeps queues whose rules run in this process, each with a storage of its own. A kind of store says which.
+    """Queues whose rules run in this process, each with a storage that the kind of store makes.
 
     An operation on one queue is decided by that queue (queue.py) and committed here; every other operation is a
     method of the engine, or of its loads or streams.
     """
 
-    far = False  # whether bodies may lie where reading takes long
+    far = False  # whether bodies may lie in object storage, where a read takes long
 
     def __init__(self, clock: Clock, threads: Threads | None = None) -> None:
         self.clock = clock
@@ -76,7 +76,7 @@ class Engine:
         return result  # type: ignore[no-any-return]
 
     async def for_loop(self) -> "LocalBackend":
-        """The same store for coroutines: operations run in the loop, commits in threads."""
+        """The backend for coroutines: operations run in the loop, commits in threads."""
         from penstock.engine.coroutines import LocalBackend  # here, as most programs have no event loop
 
         return LocalBackend(self)
@@ -92,7 +92,7 @@ class Engine:
             self._add(self._new_ledger(queue, settings))
 
     def update(self, queue: str, changes: Mapping[str, Any]) -> Settings:
-        """Change settings; all of them as they are then."""
+        """Change settings; the resulting settings."""
         with self._lock:
             live = self.find(queue)
             settings, written = self._update(live, changes)
@@ -100,7 +100,7 @@ class Engine:
         return settings
 
     def _update(self, live: LiveQueue, changes: Mapping[str, Any]) -> tuple[Settings, int]:
-        """Change settings; what must be committed before anyone is told."""
+        """Change settings; the resulting settings, and the number to commit."""
         before = live.settings.filter
         settings, written = live.update(changes, self._check_settings)
         if settings.filter != before:
@@ -120,7 +120,7 @@ class Engine:
             self._filters.pop(queue, None)
 
     def _check_settings(self, settings: Settings) -> None:
-        """Refuse what this kind of store cannot do."""
+        """Refuse settings that this kind of store does not support."""
         check_start(settings)
 
     def _new_ledger(self, queue: str, settings: Settings) -> Ledger:
@@ -134,10 +134,10 @@ class Engine:
         raise NotImplementedError
 
     def _creating(self, queue: str, settings: Settings, first: int) -> None:
-        """A queue is about to exist: keep that."""
+        """Record a queue that is about to be created."""
 
     def _deleting(self, queue: str, first: int) -> None:
-        """A queue is about to be gone, and no new one may use a number below `first`: keep that."""
+        """Record a queue that is about to be deleted; no new queue may use a number below `first`."""
 
     def _add(self, ledger: Ledger) -> None:
         queue, lock = ledger.name, self._threads.rlock()
@@ -159,7 +159,7 @@ class Engine:
             return [QueueInfo(name, queue.settings, queue.counts(), self.lag(name)) for name, queue in queues]
 
     def lag(self, queue: str) -> int | None:
-        """How far a queue is behind the log; None, as there is none."""
+        """How far a queue is behind the log; None: this kind of store has no log."""
         return None
 
     def figures(self) -> list[Figures]:
@@ -169,7 +169,7 @@ class Engine:
         return [queue.figures() for _, queue in queues]
 
     def tend(self) -> None:
-        """Let time have passed in idle queues."""
+        """End leases, delays and retentions that are over in idle queues."""
         for queue in list(self._queues.values()):
             queue.tend()
 
@@ -221,7 +221,7 @@ class Engine:
                 queue.stop(closed)
 
     def find(self, queue: str) -> LiveQueue:
-        """The queue at work; QueueNotFound."""
+        """The live queue; QueueNotFound."""
         if self._refusal is not None:
             raise self._refusal()
         try:
@@ -230,7 +230,7 @@ class Engine:
             raise not_found(queue) from None
 
     def _take(self, live: LiveQueue, operation: Operation[Result], taken: Taken, written: int) -> Result:
-        """The messages of a consumer, at once or after its turn in line."""
+        """The messages for a consumer, after a wait in line if none are available."""
         messages: Any = []
         if not taken.size and operation.wait > 0:
             taken, written = self._wait_in_line(live, operation)
@@ -271,13 +271,13 @@ class Engine:
 
 
 def published_copy(entry: Entry) -> tuple[str, Entry]:
-    """An id for what is published, and the message that goes into every queue, which has it in its headers."""
+    """The id of a published message, and the copy for each queue, with the id in its headers."""
     published = os.urandom(16).hex()
     return published, replace(entry, headers=checked_headers({**(entry.headers or {}), PUBLISH_HEADER: published}))
 
 
 def check_start(settings: Settings) -> None:
-    """Refuse what only a store with a log can do."""
+    """Refuse a `start` that needs a log of published messages."""
     if settings.start != "now":
         raise NotSupported(
             f"start={settings.start!r}: this store keeps no log of published messages to start from; leave "
@@ -286,12 +286,12 @@ def check_start(settings: Settings) -> None:
 
 
 def not_found(queue: str) -> QueueNotFound:
-    """The error for a queue that is not there."""
+    """The error for a queue that does not exist."""
     return QueueNotFound(f"there is no queue {queue!r}: create it with store.create({queue!r})")
 
 
 def exists_already(queue: str) -> QueueExists:
-    """The error for a queue that is to be made, and is there."""
+    """The error for a new queue whose name is taken."""
     return QueueExists(f"queue {queue!r} exists already: open it with store.queue({queue!r})")
 
 

@@ -1,12 +1,12 @@
-"""Commits that threads share: one thread leads and writes for all, the others wait until theirs is written.
+"""Group commit: one thread leads and writes for all, the others wait until their records are written.
 
 A thread that needs its records on stable storage leads if no other does, and otherwise waits. The leader of the
 next commit is the first thread whose records were not in the last; the others wake one another in turn, because
 all at once they would fight for the interpreter. In a crowd a leader goes on for a few commits more, because
 handing over takes as long as half a commit.
 
-A Ctrl-C may come at any line of this. Whom a thread still has to wake is noted with the thread before it wakes the
-first of them, and who leads is noted as well, so that an interrupted one can make good for what it left undone.
+A Ctrl-C may come at any line of this. The leader, and the threads that each thread has to wake, are noted before
+the first is woken, so that an interrupted thread can finish its duties.
 """
 
 import os
@@ -18,9 +18,9 @@ from itertools import pairwise
 from penstock.errors import StoreClosed
 from penstock.system.threads import Lock, Threads
 
-_NEVER = 2**63  # records; for who only wants to lead
-_MORE = 7  # commits that a leader goes on for in a crowd
-_CROWD = 2
+_NEVER = 2**63  # records: the number of a thread that wants to lead in any case
+_MORE = 7  # further commits of a leader in a crowd
+_CROWD = 2  # waiting threads
 
 
 class _Committer:
@@ -35,7 +35,7 @@ class _Committer:
 
 
 class Commits:
-    """Commits of one journal or database; `flush` writes what there is: so many records are durable then."""
+    """Commits of one journal or database; `flush` writes all records and returns how many are durable."""
 
     def __init__(
         self,
@@ -44,9 +44,9 @@ class Commits:
         failed: Callable[[BaseException], None],
         passing: tuple[type[BaseException], ...] = (),
     ) -> None:
-        """`passing` are errors of `flush` after which nothing is lost, and the next commit may succeed."""
+        """`passing`: errors of `flush` after which no record is lost, so that the next commit may succeed."""
         self.durable = 0
-        self.failure: Callable[[], StoreClosed] | None = None  # why nothing is committed any more
+        self.failure: Callable[[], StoreClosed] | None = None  # the error of every commit from now on
         self._flush = flush
         self._failed = failed
         self._passing: tuple[type[BaseException], ...] = (StoreClosed, *passing)
@@ -65,25 +65,25 @@ class Commits:
         return led
 
     def lead(self, work: Callable[[], None]) -> None:
-        """Do something as the only one that touches the latest file; also when nothing is committed any more."""
+        """Do something as the only thread that touches the latest file; also after a failure."""
         self._lead(_Committer(_NEVER), lambda _: work())
 
     def flush(self) -> None:
-        """Write what there is; for who leads."""
+        """Write all records; for the leader."""
         self.durable = self._flush()
 
     def check(self) -> None:
-        """Raise why nothing is committed any more."""
+        """Raise the failure, if there was one."""
         if self.failure is not None:
             raise self.failure()
 
     def refuse(self, failure: Callable[[], StoreClosed]) -> None:
-        """What is to be written cannot be trusted: nothing is committed any more."""
+        """The records cannot be trusted: commit nothing any more."""
         if self.failure is None:
             self.failure = failure
 
     def stop(self, error: BaseException) -> StoreClosed:
-        """The latest records may be lost: nothing is committed any more. The error for callers."""
+        """The latest records may be lost: commit nothing any more. Returns the error for callers."""
         if self.failure is None:
             self.failure = lambda: stopped(error)
             self._failed(error)
@@ -105,7 +105,7 @@ class Commits:
             self.flush()
 
     def _lead(self, me: _Committer, work: Callable[[_Committer], None]) -> bool:
-        """Do something as the leader, unless it is no longer needed; whether it was done."""
+        """Do something as the leader; False if the records were durable before its turn came."""
         at_work = False
         try:
             with self._mutex:
@@ -140,7 +140,7 @@ class Commits:
         return True
 
     def _hand_over(self, me: _Committer) -> None:
-        """Let those go on who waited for what is durable now, and the first of the others lead."""
+        """Wake threads whose records are durable, and make the first other thread the leader."""
         with self._mutex:
             ready, others = self._sorted()
             leader = others.popleft() if others else None
@@ -149,11 +149,11 @@ class Commits:
         _wake(me)
 
     def _leave(self, me: _Committer) -> None:
-        """An interrupted thread goes, and leaves no other thread waiting for it."""
+        """An interrupted thread leaves, and wakes the threads that wait for it."""
         with self._mutex:
             if me in self._waiting:
                 self._waiting.remove(me)
-                me.wakes = ()  # nobody's turn has come
+                me.wakes = ()  # it has no one to wake yet
             leads = self._leader is me
         if leads:
             self._hand_over(me)
@@ -179,7 +179,7 @@ def _wake(me: _Committer) -> None:
 
 
 def stopped(error: BaseException) -> StoreClosed:
-    """What everyone is told after an error that may have lost bytes."""
+    """The error of a store that an interrupted or failed write has stopped."""
     if not isinstance(error, OSError):
         return StoreClosed(
             f"the store was stopped, because writing was interrupted ({str(error) or type(error).__name__}) and "

@@ -1,4 +1,4 @@
-"""A store of this process for coroutines: no consumer waits in a thread of its own.
+"""The engine's backend for coroutines: no consumer waits in a thread of its own.
 
 Operations are decided at once in the event loop, as they only touch memory. Their commits, and the reading of
 bodies, run in threads: while one commit of a queue runs, later operations gather for the next one.
@@ -12,6 +12,7 @@ from contextlib import suppress
 from functools import partial
 from itertools import islice
 from math import inf
+from operator import attrgetter
 from typing import Any, NamedTuple, Protocol, TypeAlias, TypeVar
 
 from penstock.contract.backend import Histogram
@@ -27,70 +28,72 @@ from penstock.errors import LeaseExpired, PenstockError
 from penstock.system.clock import pause
 
 _THREADS = 32  # commits of different queues side by side
-_LOADERS = 4  # what loads do side by side: each has much in memory
-_READERS, _LARGE = 4, 1 << 20  # consumers that are given so many bytes, side by side
+_LOADERS = 4  # operations of loads side by side: each has much in memory
+_READERS, _LARGE = 4, 1 << 20  # reads of so many bytes side by side
 _PAGE = 256
 _PAGE_BYTES = 4 << 20
 COMMIT_SECONDS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10)
 COMMIT_RECORDS = tuple(1 << power for power in range(13))
 _AT_ONCE = (Show, Lookup, Counts, Attempts, Parts)  # operations that change nothing and only touch memory
 Result = TypeVar("Result")
-Committed: TypeAlias = Callable[[BaseException | None], None]  # called back with the error, if there was one
+Committed: TypeAlias = Callable[[BaseException | None], None]  # called with the commit's error, or None
 
 
 class _Pending(NamedTuple):
-    """A coroutine that waits for a commit, and what to do after it, still in the thread."""
+    """A coroutine that waits for a commit; `then` runs after the commit in the same thread."""
 
     written: int
     then: Callable[[], Any] | None
     future: "asyncio.Future[Any]"
 
 
+_written = attrgetter("written")
+
+
 class Asker(Protocol):
-    """A caller that waits for the id of a message: a future, or something with its methods."""
+    """A caller that waits for the id of a message: a future, or an object with these methods of one."""
 
     def done(self) -> bool:
-        """Whether the caller has gone."""
+        """Whether the caller was cancelled."""
 
     def set_result(self, id: str, /) -> None:  # noqa: A002 - the contract's word
         """The message is on stable storage."""
 
     def set_exception(self, error: BaseException, /) -> None:
-        """The message is not on stable storage, or that cannot be known."""
+        """The message may not be on stable storage."""
 
 
 class _PlainPut(NamedTuple):
-    """A message that has nothing but a payload, and the caller that waits for its id."""
+    """A message without headers and options, and the caller that waits for its id."""
 
     payload: bytes
     asker: Asker
 
 
 class Gathering:
-    """Plain puts that come in the same two turns of the event loop: made together, answered one by one.
+    """Plain puts of the same two turns of the event loop: one operation, answered one by one.
 
-    Many messages at once cost a fraction of as many operations. A put that is refused is no concern of the others:
-    then each is made on its own.
+    A batch of messages costs a fraction of as many operations. If the batch is refused, each put is made alone.
     """
 
     def __init__(self, commit: Callable[[LiveQueue, int, bool, Committed], None]) -> None:
-        """`commit` calls back once so much of a queue is on stable storage; it hears whether others wait, too."""
+        """`commit` calls back once a queue's records are durable; its flag: puts of other queues are waiting."""
         self._commit = commit
         self._waiting: dict[LiveQueue, list[_PlainPut]] = {}
 
     def put(self, live: LiveQueue, payload: bytes, asker: Asker) -> None:
-        """Tell the id, once the message is on stable storage."""
+        """Put a message; the asker gets the id once it is on stable storage."""
         waiting = self._waiting.get(live)
         if waiting is None:
             self._waiting[live] = [_PlainPut(payload, asker)]
             loop = asyncio.get_running_loop()
-            # Not in the next turn but in the one after it, with puts that come a little later.
+            # In the turn after the next, together with puts that come a little later.
             loop.call_soon(loop.call_soon, self._make, live)
         else:
             waiting.append(_PlainPut(payload, asker))
 
     def _make(self, live: LiveQueue) -> None:
-        puts = [put for put in self._waiting.pop(live) if not put.asker.done()]  # else the caller was cancelled
+        puts = [put for put in self._waiting.pop(live) if not put.asker.done()]  # without cancelled callers
         if puts:
             self._make_together(live, puts)
 
@@ -127,7 +130,7 @@ class Gathering:
 
 
 class LocalBackend:
-    """A backend whose methods are coroutines, over one whose queues live in this process."""
+    """A backend for coroutines over an engine of this process."""
 
     descriptors = 1  # of a request that waits
 
@@ -135,9 +138,9 @@ class LocalBackend:
         self.engine = engine
         self._threads = ThreadPoolExecutor(_THREADS, "penstock-commit")
         self._loaders = ThreadPoolExecutor(_LOADERS, "penstock-load")
-        self._pending: dict[Committing, list[_Pending]] = {}  # of queues of which a commit runs
-        self._committing: dict[Committing, float] = {}  # since when
-        self.latest_commit = inf  # seconds that it took
+        self._pending: dict[Committing, list[_Pending]] = {}  # coroutines that wait for the next commit of a queue
+        self._committing: dict[Committing, float] = {}  # when each running commit began
+        self.latest_commit = inf  # seconds of the latest commit
         self.commit_seconds = Histogram(COMMIT_SECONDS)
         self.commit_records = Histogram(COMMIT_RECORDS)  # that one commit made durable
         self._gathering = Gathering(self._commit_puts)
@@ -147,12 +150,14 @@ class LocalBackend:
 
     def run(self, operation: Operation[Result]) -> Awaitable[Result]:
         if type(operation) in STEPS:
-            return self._put(operation) if isinstance(operation, Put) else self._decide(operation)  # type: ignore[return-value]
+            if isinstance(operation, Put):
+                return self._put(operation)  # type: ignore[return-value]
+            return self._take(operation) if operation.http.polls else self._decide(operation)
         if isinstance(operation, _AT_ONCE):
             return self._look(operation)  # type: ignore[arg-type]
         if isinstance(operation, Publish):
             return self._publish(operation)  # type: ignore[return-value]
-        # Loads and streams in threads of theirs, as there may be much to do; nobody else waits for those.
+        # Loads and streams take long, so they have threads of their own.
         threads = self._loaders if operation.part in ("uploads", "streams") else self._threads
         return asyncio.get_running_loop().run_in_executor(threads, partial(self.engine.run, operation))
 
@@ -179,7 +184,7 @@ class LocalBackend:
         return self.engine.failure
 
     async def check(self) -> None:
-        """Raise what is wrong with the store; is_open() has said all there is."""
+        """Nothing to add to is_open()."""
 
     def longest_commit(self) -> float:
         return time.monotonic() - min([*self._committing.values()], default=time.monotonic())
@@ -188,11 +193,11 @@ class LocalBackend:
         return asyncio.get_running_loop().run_in_executor(self._threads, self.engine.tend)
 
     def put_plainly(self, queue: str, payload: bytes, asker: Asker) -> None:
-        """Take in a message that has nothing but a payload; the caller is told its id."""
+        """Put a message without headers and options; the asker gets its id."""
         self._gathering.put(self.engine.find(queue), payload, asker)
 
     def end_waiting(self) -> None:
-        """From now on no consumer waits: those in line get what is available, or nothing."""
+        """From now on no consumer waits; waiting consumers get the available messages, or none."""
         self._hurried = True
         for woken in self._in_line:
             _wake(woken)
@@ -212,7 +217,7 @@ class LocalBackend:
         return self.engine.run(operation)
 
     async def _publish(self, operation: Publish) -> str:
-        """In a thread if that may take long."""
+        """Publish; in a thread unless the engine can do it without waiting."""
         begun = self.engine.begin_publishing(operation.entry)
         if begun is None:
             return await self._in_thread(self.engine.publish, operation.entry)
@@ -229,12 +234,9 @@ class LocalBackend:
         return [await made]
 
     async def _decide(self, operation: Operation[Result]) -> Result:
-        """Carry out an operation on one queue."""
+        """Carry out an operation of STEPS that takes no messages."""
         live = self.engine.find(operation.queue)
-        far = self.engine.far and isinstance(operation, Pop)  # which reads a body before it is told
-        result, written = await self._in_thread(live.decide, operation) if far else live.decide(operation)
-        if type(result) is Taken:
-            return operation.picked(await self._take(live, operation, result, written))  # type: ignore[no-any-return]
+        result, written = live.decide(operation)
         await self._committed(live, written)
         if isinstance(result, LeaseExpired):
             raise result
@@ -244,28 +246,29 @@ class LocalBackend:
         if written > live.durable:
             await self._after_commit(live, written)
 
-    async def _take(self, live: LiveQueue, operation: Operation[Any], taken: Taken, written: int) -> list[Message]:
-        """The messages of a consumer, at once or after its turn in line."""
-        if not taken.size:
-            if operation.wait <= 0 or self._hurried:
-                return []
+    async def _take(self, operation: Operation[Result]) -> Result:
+        """Messages for a consumer, at once or after its turn in line."""
+        live = self.engine.find(operation.queue)
+        far = self.engine.far and isinstance(operation, Pop)  # a pop reads the body before it decides
+        taken, written = await self._in_thread(live.decide, operation) if far else live.decide(operation)
+        if not taken.size and operation.wait > 0 and not self._hurried:
             taken, written = await self._wait_in_line(live, operation)
-            if not taken.size:
-                return []
+        messages: list[Message] = []
         try:
             if taken.bytes > _LARGE:  # few have so much in memory at a time
                 await self._committed(live, written)
                 async with self._reading:
-                    return await self._in_thread(live.hand_out, taken)
-            at_hand = live.at_hand(taken)
-            if at_hand is not None:  # no need for a thread
-                await self._committed(live, written)
-                return live.hand_out(at_hand)
-            handed: list[Message] = await self._after_commit(live, written, partial(live.hand_out, taken))
+                    messages = await self._in_thread(live.hand_out, taken)
+            elif taken.size and (at_hand := live.at_hand(taken)) is not None:  # no need for a thread
+                if written > live.durable:
+                    await self._after_commit(live, written)
+                messages = live.hand_out(at_hand)
+            elif taken.size:
+                messages = await self._after_commit(live, written, partial(live.hand_out, taken))
         except asyncio.CancelledError:
             self._threads.submit(live.give_back, taken.receipts)
             raise
-        return handed
+        return operation.picked(messages)  # type: ignore[no-any-return]
 
     async def _wait_in_line(self, live: LiveQueue, operation: Operation[Any]) -> tuple[Taken, int]:
         loop = asyncio.get_running_loop()
@@ -277,7 +280,7 @@ class LocalBackend:
             live.stand_in_line(waiter)
             await woken
         except BaseException:
-            live.step_out(waiter)  # at once: messages put after the consumer was told to go are for others
+            live.step_out(waiter)  # at once: messages put after the cancellation are for other consumers
             self._threads.submit(live.abandon, waiter)
             raise
         finally:
@@ -289,13 +292,13 @@ class LocalBackend:
         return waiter.taken, waiter.written
 
     def _commit_puts(self, live: LiveQueue, written: int, others: bool, then: Committed) -> None:
-        """Call back once so much is on stable storage, with what went wrong; `others`: more queues have some."""
+        """Call back with the error, or None, after the commit; `others`: puts of other queues are waiting."""
         self._after_commit(live, written).add_done_callback(lambda done: then(done.exception()))
 
     def _after_commit(
         self, live: Committing, written: int, then: Callable[[], Any] | None = None
     ) -> "asyncio.Future[Any]":
-        """Done once so much is on stable storage, with what `then` gives."""
+        """A future of the commit; its result is that of `then`, called in the commit's thread."""
         loop = asyncio.get_running_loop()
         pending = _Pending(written, then, loop.create_future())
         gathering = self._pending.get(live)
@@ -307,10 +310,10 @@ class LocalBackend:
         return pending.future
 
     def _commit(self, loop: asyncio.AbstractEventLoop, live: Committing, batch: list[_Pending]) -> None:
-        """In a thread: commit for all, and read the bodies that some of them wait for."""
+        """In a thread: one commit for the whole batch, then each `then`."""
         results: list[Any]
         try:
-            self._commit_now(live, max([pending.written for pending in batch]))
+            self._commit_now(live, max(map(_written, batch)))
         except BaseException as error:
             results = [error] * len(batch)
         else:
@@ -318,26 +321,27 @@ class LocalBackend:
         _call(loop, self._finish, loop, live, batch, results)
 
     def _commit_now(self, live: Committing, written: int) -> None:
-        """Return once so much is on stable storage."""
+        """Commit in this thread, and measure it."""
         before, began = live.durable, time.monotonic()
         self._committing[live] = began
         try:
             live.commit(written)
         finally:
             del self._committing[live]
-        if live.durable > before:
+        records = live.durable - before
+        if records > 0:
             self.latest_commit = time.monotonic() - began
             self.commit_seconds.observe(self.latest_commit)
-            self.commit_records.observe(live.durable - before)
+            self.commit_records.observe(records)
 
     def _finish(
         self, loop: asyncio.AbstractEventLoop, live: Committing, batch: list[_Pending], results: list[Any]
     ) -> None:
-        """Back in the loop: the next commit begins before the answers of this one go out."""
-        durable = live.durable
-        gathered = []
-        for pending in self._pending[live]:
-            if pending.then is None and pending.written <= durable:  # came in time to be written with the others
+        """In the loop, after a commit: start the next one, then complete the futures of this one."""
+        gathered, waiting = [], self._pending[live]
+        durable = live.durable if waiting else 0
+        for pending in waiting:
+            if pending.then is None and pending.written <= durable:  # was written with this commit
                 batch.append(pending)
                 results.append(None)
             else:
@@ -357,7 +361,7 @@ class LocalBackend:
 
 
 class _Timer:
-    """Calls back after so many seconds of a store's clock, which in tests is not that of the event loop."""
+    """Calls back after so many seconds of the store's clock, which tests simulate."""
 
     def __init__(
         self, loop: asyncio.AbstractEventLoop, clock: Any, seconds: float, call: Callable[[], None]
@@ -376,12 +380,12 @@ class _Timer:
             self._handle = self._loop.call_later(pause(self._clock, left), self._look)
 
     def cancel(self) -> None:
-        """Do not call back."""
+        """Cancel the call."""
         self._handle.cancel()
 
 
 def some(messages: Iterator[Message]) -> list[Message]:
-    """The next messages, as many as may be in memory at once."""
+    """The next page of messages: limited in number and bytes."""
     page: list[Message] = []
     size = 0
     for message in islice(messages, _PAGE):
@@ -400,7 +404,7 @@ def _outcome(call: Callable[[], Any]) -> Any:
 
 
 def _call(loop: asyncio.AbstractEventLoop, call: Callable[..., object], *arguments: Any) -> None:
-    with suppress(RuntimeError):  # the loop was closed meanwhile: nobody is left to be told
+    with suppress(RuntimeError):  # the loop was closed meanwhile
         loop.call_soon_threadsafe(call, *arguments)
 
 

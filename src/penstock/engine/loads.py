@@ -2,12 +2,11 @@
 
 A load has parts, each filled by one sender, and a part has batches of one queue each, numbered from 0 on. A
 batch is a frame (wire/frames.py), and on stable storage once add() returns. Sending the last batch of a part again
-changes nothing, nor does committing again: a load that has taken effect is remembered, as its run or, for a week,
-by its own name.
+changes nothing, nor does committing again: a committed load is remembered, as its run or, for a week, by its own
+name.
 
-What is open belongs to the process that has the store open, and ends with it: what is found staged when a store is
-opened is removed. A load that nobody has touched for a day is dropped. Where batches wait, and how they take
-effect, is for each kind of store to say: its depot.
+An open load ends with the process that has the store open: recovery removes staged batches. A load that was idle
+for a day is dropped. Each kind of store has a depot that stages batches and commits them.
 """
 
 import re
@@ -34,9 +33,9 @@ from penstock.system.files import is_full
 if TYPE_CHECKING:
     from penstock.wire.frames import Staged
 
-MOST = 100  # loads that are open at a time
-MOST_BATCHES = 250_000  # and parts that all of them have
-MOST_QUEUES = 100_000  # that all of them would make
+MOST = 100  # open loads of a store
+MOST_BATCHES = 250_000  # batches and parts of all open loads
+MOST_QUEUES = 100_000  # queues that all open loads will make
 _KEPT = ("failed", "released")  # an attempt that was acknowledged is the message's own
 _DAY = 24 * 3600 * 1000
 _WEEK = 7 * _DAY
@@ -45,42 +44,42 @@ _PART = re.compile(r"[a-z0-9_-]{1,64}", re.ASCII)
 
 
 class Taken(NamedTuple):
-    """A load that has taken effect."""
+    """A committed load."""
 
     load: str
     brought: list[Brought]
 
 
 class StagedPart(Protocol):
-    """What one sender has sent, where the store keeps it until it takes effect."""
+    """One sender's staged batches, kept by the store until the load is committed."""
 
-    is_broken: bool  # nobody knows what is in it
+    is_broken: bool  # a write to it has failed, and its content is unknown
 
     @property
     def messages(self) -> int:
         """How many messages it has."""
 
     def add(self, queue: str, settings: Settings, staged: "Staged", frame: bytes, now: int) -> None:
-        """Keep a batch that is not empty, on stable storage: what was decoded, and what it was decoded from."""
+        """Stage a batch that is not empty on stable storage: the decoded messages, and the frame they came in."""
 
 
 class Depot(Protocol):
-    """Where a kind of store keeps what is sent, and how that takes effect."""
+    """Where a kind of store stages batches, and how it commits them."""
 
     def settings(self, queue: str) -> Settings:
         """The settings of a queue; QueueNotFound."""
 
     def ledger(self, queue: str, settings: Settings) -> Ledger:
-        """The rules of a queue, for messages that are on their way."""
+        """The rules that staged messages of a queue are checked by."""
 
     def check_settings(self, settings: Settings) -> None:
         """Refuse a queue that cannot be made."""
 
     def begin(self, load: str, forget_before: int) -> None:
-        """Make room for a load. Own names of loads that began before that time are not needed any more."""
+        """Prepare for a load. Names of the owner's loads that began before that time may be forgotten."""
 
     def new_part(self, load: str, part: str) -> StagedPart:
-        """Room for what one sender sends."""
+        """A new staging place for one sender."""
 
     def take_in(
         self,
@@ -90,19 +89,19 @@ class Depot(Protocol):
         run: str | None,
         sink: SinkCommit | None,
     ) -> bool:
-        """Let these parts take effect, all of them or none; False if the run or the batch has before."""
+        """Commit these parts, all or none; False if the run or the batch was committed before."""
 
     def counts(self, load: str) -> bool:
-        """After an error: whether a load takes effect when the store is opened, and cannot be repeated here."""
+        """After an error: whether recovery commits the load at the next open, so that it cannot be repeated."""
 
     def has_landed(self, sink: SinkCommit) -> bool:
-        """Whether a batch of a stream has taken effect; StreamMismatch."""
+        """Whether a stream's batch was committed; StreamMismatch."""
 
     def taken(self, run: str) -> Taken | None:
-        """What has taken effect under a name."""
+        """The committed load of a name."""
 
     def drop(self, load: str) -> None:
-        """Remove what was sent, unless it counts."""
+        """Remove staged batches that were not committed."""
 
 
 @dataclass
@@ -110,31 +109,31 @@ class _OpenPart:
     staged: StagedPart
     lock: threading.Lock = field(default_factory=threading.Lock)
     batches: int = 0
-    last: object = None  # what the last batch was known by
+    last: object = None  # the identity of the last batch
 
 
 @dataclass
 class _Open:
-    """A load that is open."""
+    """An open load."""
 
     name: str
     queues: Mapping[str, Settings]
     touched: int
     parts: dict[str, _OpenPart] = field(default_factory=dict)
     size: int = 0  # parts and batches
-    senders: int = 0  # at work just now
+    senders: int = 0  # that stage a batch now
     is_ending: bool = False
 
 
 class OpenLoads:
-    """The loads that are open in one store."""
+    """The open loads of one store."""
 
     def __init__(self, depot: Depot, clock: Clock, alarm: Alarm) -> None:
         self._depot = depot
         self._clock = clock
         self._alarm = alarm
         self._open: dict[str, _Open] = {}
-        self._runs: set[str] = set()  # that are being committed
+        self._runs: set[str] = set()  # runs that are being committed
         self._size = 0  # parts and batches
         self._changed = threading.Condition()
 
@@ -143,8 +142,8 @@ class OpenLoads:
         return None if taken is None else taken.brought
 
     def begin(self, queues: Mapping[str, Settings]) -> str:
-        """Open a load, which will make these queues if they are not there by then."""
-        self._depot.settings(DEFAULT)  # or else the store is closed
+        """Open a load. Its commit makes those of these queues that do not exist by then."""
+        self._depot.settings(DEFAULT)  # raises if the store is closed
         for settings in queues.values():
             self._depot.check_settings(settings)
         now = self._clock.now()
@@ -161,7 +160,7 @@ class OpenLoads:
         return name
 
     def add(self, load: str, part: str, number: int, queue: str, frame: bytes) -> None:
-        """Stage the next batch of a part; the last one again changes nothing."""
+        """Stage the next batch of a part; repeating the last batch changes nothing."""
         from penstock.wire.frames import decode_staged  # here, as most processes never need it
 
         staged = decode_staged(frame)
@@ -184,7 +183,7 @@ class OpenLoads:
                 self._grow(opened)
 
     def commit(self, load: str, sent: Sequence[Sent], run: str | None, sink: SinkCommit | None = None) -> Outcome:
-        """Let the parts that are named take effect, in this order, all at once.
+        """Commit the named parts, in this order, all or none.
 
         As that run, or as that batch of a stream, if one is given: then it is remembered as such.
         """
@@ -218,7 +217,7 @@ class OpenLoads:
         for load in list(self._open):
             self.abort(load)
 
-    # Who does what with a load at the same time
+    # Exclusion: senders share a load, a commit or an abort has it alone
 
     @contextmanager
     def _sending(self, load: str) -> Iterator[_Open]:
@@ -253,7 +252,7 @@ class OpenLoads:
 
     @contextmanager
     def _ending(self, load: str, run: str = "") -> Iterator[_Open | None]:
-        """The load, which only this thread has from here on; if that fails, it stays open."""
+        """The load, for this thread alone from here on; after an error it stays open."""
         with self._changed:
             while True:
                 opened = self._open.get(load)
@@ -273,7 +272,7 @@ class OpenLoads:
                 self._runs.discard(run)
                 self._changed.notify_all()
 
-    # What is known of a load
+    # Lookup and expiry
 
     def _settings(self, opened: _Open, queue: str) -> Settings:
         try:
@@ -284,7 +283,7 @@ class OpenLoads:
             raise
 
     def _before(self, load: str, run: str | None, sink: SinkCommit | None) -> Outcome:
-        """The answer to a commit of a load that is not open: it may have taken effect before."""
+        """The answer to a commit of a load that is not open: it may be committed already."""
         if sink is not None and self._depot.has_landed(sink):
             return Outcome(False, 0)  # by this load, or by another
         taken = self._depot.taken(run or load) if run is not None or began_at(load) is not None else None
@@ -306,7 +305,7 @@ class OpenLoads:
         self._size += 1
 
     def _sweep(self) -> None:
-        """Drop what nobody has touched for a day."""
+        """Drop loads that were idle for a day."""
         now = self._clock.now()
         with self._changed:
             unused = [
@@ -323,7 +322,7 @@ class OpenLoads:
 
 
 def check(ledger: Ledger, entries: Sequence[Entry]) -> None:
-    """Refuse what a put would refuse, but for the size of the queue, which counts when the load takes effect."""
+    """Refuse messages that a put would refuse. The queue's max_size is checked at the commit."""
     if isinstance(entries, Plain):
         entries = [Entry(max(entries.payloads, key=len))] if entries else []
     for entry in entries:
@@ -333,7 +332,7 @@ def check(ledger: Ledger, entries: Sequence[Entry]) -> None:
 
 
 def full() -> DiskFull:
-    """What is said where there is no space."""
+    """The error for a full disk."""
     return DiskFull("no space left for a load: settle messages, or free some space on that disk")
 
 
@@ -379,11 +378,11 @@ def began_at(load: str) -> int | None:
     return int(matched[1]) if matched else None
 
 
-# Messages that were elsewhere before, with what became of them there
+# Messages that are restored from another store, with their states and attempts
 
 
 class Restored(NamedTuple):
-    """What became of messages, a value for each in every column; all of them are done, or none is."""
+    """States and attempts of restored messages as columns; either all messages are done, or none is."""
 
     received_at: Sequence[int]
     states: Sequence[int]
@@ -396,12 +395,12 @@ class Restored(NamedTuple):
 
     @property
     def done(self) -> bool:
-        """Whether they are done."""
+        """Whether the messages are done."""
         return self.states[0] == DONE
 
 
 def restore(restored: Restored) -> Restore:
-    """The record; who was at work on a message is no longer."""
+    """The record of restored messages; those that are neither done nor failed are available again."""
     _, states, attempts, claimed_at, settled_at, consumers, reasons, histories = restored
     settled = [state in (DONE, FAILED) for state in states]
     history = {

@@ -1,7 +1,7 @@
 """The memory store: nothing on disk. For tests, and for queues that may end with their process.
 
-`memory:` is a new store each time. `memory:NAME` is one store for everyone in this process who opens that name,
-for as long as one of them has it open.
+`memory:` is a new store each time. `memory:NAME` is one store for all users of that name in this process, until
+the last of them closes it.
 """
 
 import threading
@@ -32,7 +32,7 @@ class MemoryStorage:
         self._bodies: dict[int, Body] = {}
 
     def make_room(self, entries: Sequence[Entry] = (), claims: int = 0, settings: Settings | None = None) -> None:
-        """Memory is there until it is not."""
+        """Nothing to reserve."""
 
     def write(self, record: Record, entries: Sequence[Entry] = ()) -> None:
         """Keep the bodies of new messages."""
@@ -43,10 +43,10 @@ class MemoryStorage:
                 self._bodies[seq] = (entry.payload, headers, created_at, record.at)
 
     def refuse(self, failure: Callable[[], StoreClosed]) -> None:
-        """Nothing is written anyway."""
+        """Nothing is written."""
 
     def commit(self, written: int) -> None:
-        """Memory is as stable as it gets."""
+        """Nothing to sync."""
 
     def find(self, seqs: Sequence[int]) -> list[Body]:
         """The bodies themselves."""
@@ -57,11 +57,11 @@ class MemoryStorage:
         return [len(self._bodies[seq][0]) for seq in seqs]
 
     def at_hand(self, places: list[Body]) -> list[Body]:
-        """They are in memory."""
+        """All bodies are in memory."""
         return places
 
     def read(self, places: list[Body]) -> list[Body]:
-        """What was found."""
+        """The bodies that find() returned."""
         return places
 
     def drop(self, seqs: Sequence[int]) -> None:
@@ -79,7 +79,7 @@ class MemoryBackend(Engine):
         processes.watch_forks(self)
 
     def forked(self) -> None:
-        """In a child: refuse, as what is put here nobody else would see, and what is claimed both would have."""
+        """In a child: refuse every call. Parent and child would claim the same messages from two copies."""
         self._refusal = _forked
         self._lock = self._threads.lock()
         self._queues = {}
@@ -89,7 +89,7 @@ class MemoryBackend(Engine):
 
 
 class _SharedBackend(MemoryBackend):
-    """A named store, closed when the last who opened it has closed it."""
+    """A named store, closed with its last user."""
 
     def __init__(self, name: str, clock: Clock) -> None:
         super().__init__(clock)

@@ -1,10 +1,10 @@
-"""A queue at work: every operation on it, one at a time, under its lock.
+"""A live queue: every operation on it, one at a time, under its lock.
 
-decide() returns at once, with the operation's result and a number: the result may be told after commit() of that
-number. A thread commits and waits; a server has one thread commit for all the requests that came meanwhile.
+decide() returns at once, with the operation's result and a record number. The caller may see the result after
+commit() of that number. A thread commits and waits; a server has one thread commit for all requests of a moment.
 
-Messages that become available, by a put or by the end of a lease, go to the consumers in line, in turn, before any
-other operation can take them. No consumer is woken in vain, and none overtakes.
+Messages that become available, by a put or by the end of a lease, go to the waiting consumers in their order,
+before any other operation can take them. No consumer is woken in vain, and none overtakes.
 
 To add an operation: a method here that decides it, and its line in STEPS (or LOOKS, if it changes nothing).
 """
@@ -27,6 +27,7 @@ from penstock.engine.views import NOTHING, Taken, as_seen, claimed, fill, parse_
 from penstock.errors import LeaseExpired, PenstockError, StoreClosed
 from penstock.rules import records
 from penstock.rules.ledger import Ledger, Receipt
+from penstock.rules.rows import AVAILABLE
 from penstock.system.clock import Alarm, Clock
 from penstock.system.threads import Lock
 
@@ -49,21 +50,21 @@ EVENTS: dict[type, str] = {
 
 
 class Figures(NamedTuple):
-    """A queue as it is now, for monitoring. Counters count since the store was opened."""
+    """A queue's figures for monitoring. Counters start when the store is opened."""
 
     queue: str
-    up: bool  # False: it was stopped by an error, and nothing else is known
+    up: bool  # False: an error has stopped the queue, and no other figure is known
     counts: dict[str, int]
-    waiting_seconds: float  # that an available message has waited for, the longest of them
-    in_line: int  # consumers that wait
-    events: dict[str, int]  # messages that were put, claimed and so on
+    waiting_seconds: float  # the longest wait of an available message
+    in_line: int  # waiting consumers
+    events: dict[str, int]  # messages by event: put, claimed, ...
     leases_expired: int
     expired: int  # messages whose retention ended before they were done
     given_up: int  # messages that failed for good
 
 
 class Waiter:
-    """A consumer in line. `served` is called once it has been given something, or an error, under the lock."""
+    """A waiting consumer. `served` is called under the lock once it has messages or an error."""
 
     __slots__ = ("error", "operation", "served", "taken", "written")
 
@@ -95,7 +96,7 @@ class LiveQueue:
 
     @property
     def settings(self) -> Settings:
-        """The settings that the queue goes by."""
+        """The queue's current settings."""
         return self._ledger.settings
 
     @property
@@ -110,13 +111,13 @@ class LiveQueue:
 
     @property
     def in_line(self) -> int:
-        """How many consumers wait."""
+        """How many consumers are waiting."""
         return len(self._line)
 
     # One step at a time
 
     def decide(self, operation: Operation[Any]) -> tuple[Any, int]:
-        """Carry out an operation of STEPS; its result, and the number to commit before the result is told.
+        """Carry out an operation of STEPS; its result, and the number to commit before the caller sees the result.
 
         An operation that takes messages results in Taken: nothing, or messages to be handed out. A result that is
         an exception is raised after the commit.
@@ -124,7 +125,7 @@ class LiveQueue:
         return self.run(STEPS[type(operation)], self, operation)
 
     def run(self, step: Callable[..., Result], *arguments: Any) -> tuple[Result, int]:
-        """A step under the lock, with the time as its last argument, and the number to commit before it is told.
+        """Call a step under the lock, with the time as its last argument; its result, and the number to commit.
 
         A rule's refusal has changed nothing. Anything else that breaks in here, a Ctrl-C included, may have left
         the state half changed, so the queue stops.
@@ -135,7 +136,7 @@ class LiveQueue:
                     raise self._stopped()
                 now = self._clock.now()
                 self._state.advance(now)
-                if self._line:  # those in line come first
+                if self._line:  # waiting consumers come first
                     self._serve(now)
                     if self._stopped is not None:  # by an error in serving
                         raise self._stopped()
@@ -147,14 +148,14 @@ class LiveQueue:
                 return result, self._storage.written
             except PenstockError:
                 if self._stopped is None:
-                    self._drop_gone()  # messages that time has taken meanwhile
+                    self._drop_gone()  # messages that have expired meanwhile
                 raise
             except BaseException as error:
                 self._break(error)
                 raise
 
     def write(self, record: records.Record, entries: Sequence[Entry] = ()) -> None:
-        """Keep a change that the ledger has made."""
+        """Write the record of a change that the ledger has made."""
         try:
             self._storage.write(record, entries)
             if isinstance(record, records.StreamRecord):
@@ -166,7 +167,7 @@ class LiveQueue:
             raise
 
     def stop(self, error: Callable[[], PenstockError]) -> None:
-        """From now on every call, those in line included, gets this error."""
+        """From now on every call, and every waiting consumer, gets this error."""
         with self.lock:
             self._stopped = error
             for waiter in self._line:
@@ -176,13 +177,13 @@ class LiveQueue:
             self._alarm.cancel(self._ring)
 
     def tend(self) -> None:
-        """Let time have passed in an idle queue; a journal may be worth packing after that."""
+        """End leases, delays and retentions that are over in an idle queue; then its journal may be packed."""
         due = self._state.next_time()
         if due is None or self._stopped is not None or due > self._clock.now():
             return
         with suppress(PenstockError):  # stopped meanwhile
             self.run(_nothing)
-            # Of a journal, which otherwise looks after commits only.
+            # A journal otherwise checks its size after commits only.
             look = getattr(self._storage, "on_commit", None)
             if look is not None:
                 look()
@@ -204,7 +205,7 @@ class LiveQueue:
         self.stop(broken)
 
     def _count(self, record: records.StreamRecord) -> None:
-        """Claims and settlements of streams count as those of consumers."""
+        """Count a stream's claims and settlements as a consumer's."""
         if isinstance(record, records.StreamClaim):
             self._written[records.Claim] += len(record.seqs)
         elif isinstance(record, records.StreamSettle):
@@ -216,36 +217,36 @@ class LiveQueue:
         state = self._state
         return state.arrived, state.leases_expired, state.expired, state.given_up
 
-    # The line of consumers
+    # Waiting consumers
 
     def stand_in_line(self, waiter: Waiter) -> None:
-        """Wait for one's turn."""
+        """Add a consumer to the line."""
         self.run(lambda now: self._line.setdefault(waiter))
 
     def leave_line(self, waiter: Waiter) -> None:
-        """Wait no longer; it may be served in this last moment."""
+        """End a consumer's wait; messages that are available by now are still its own."""
         with self.lock:
             if waiter in self._line:
                 self.run(_nothing)  # serves messages that became available
                 self._line.pop(waiter, None)
 
     def step_out(self, waiter: Waiter) -> None:
-        """Wait no longer, and take nothing more."""
+        """End a consumer's wait without messages."""
         with self.lock:
             self._line.pop(waiter, None)
 
     def abandon(self, waiter: Waiter) -> None:
-        """An interrupted consumer takes no claimed message with it. What it popped is gone, as after a crash."""
+        """End an interrupted consumer's wait, release its claims. A popped message is gone, as after a crash."""
         self.step_out(waiter)
         self.give_back(waiter.taken.receipts)
 
     def _serve(self, now: int) -> None:
-        """Give available messages to those in line, in turn."""
+        """Give available messages to waiting consumers, first come, first served."""
         while self._line and self._state.available():
             waiter = next(iter(self._line))
             try:
                 waiter.taken = STEPS[type(waiter.operation)](self, waiter.operation, now)
-            except Exception as error:  # the consumer's to know, not of the caller that happens to serve it
+            except Exception as error:  # an error of the consumer's operation, not of the caller's
                 self._line.pop(waiter)
                 waiter.error = error
                 waiter.served()
@@ -264,7 +265,7 @@ class LiveQueue:
             self._alarm.set(self._ring, due)
 
     def _ring(self) -> None:
-        """A delay or a lease ends while consumers stand in line."""
+        """A delay or a lease ends while consumers wait."""
         with self.lock:
             self._armed = None
             if self._stopped is None:
@@ -291,7 +292,7 @@ class LiveQueue:
     # Operations that take
 
     def _claim(self, operation: operations.Claim, now: int) -> Taken:
-        available = self._state.available()
+        available = self._state.by_state[AVAILABLE]
         if not available:
             return NOTHING
         count = min(operation.n, available)
@@ -311,7 +312,7 @@ class LiveQueue:
             return NOTHING
         self._storage.make_room(claims=1)
         message = as_seen(seqs[0], self._ledger)
-        # Read before it is done, so that a message that cannot be read is not lost as well.
+        # Read before the pop is recorded, so that a message that cannot be read is not lost.
         fill([message], self._storage.read(self._storage.find(seqs)))
         consumer = operation.consumer or ""
         record = self._ledger.pop(consumer, now)
@@ -324,17 +325,17 @@ class LiveQueue:
         return Taken(1, (), lambda bodies: [message], [])
 
     def fitting(self, seqs: Sequence[int], most: int) -> int:
-        """How many of these messages have no more bytes than that together, but one at least."""
+        """How many of these messages fit into so many bytes; at least one."""
         fitting = bisect_right(list(accumulate(self._storage.sizes(seqs))), most)
         return fitting or min(1, len(seqs))
 
     def at_hand(self, taken: Taken) -> Taken | None:
-        """Messages that hand_out() can read without waiting for the disk; None if it must wait."""
+        """Taken messages with their bodies in memory; None if hand_out() has to wait for the disk."""
         places = self._storage.at_hand(taken.places)
         return None if places is None else taken._replace(places=places)
 
     def hand_out(self, taken: Taken) -> list[Message]:
-        """The messages that a consumer took, with their bodies, after the commit; if unreadable, given back."""
+        """The messages that a consumer took, with their bodies, after the commit; released if unreadable."""
         try:
             return taken.build(self._storage.read(taken.places))
         except BaseException:
@@ -342,7 +343,7 @@ class LiveQueue:
             raise
 
     def give_back(self, receipts: list[str]) -> None:
-        """Release messages that their claimer never got."""
+        """Release messages that never reached their consumer."""
         if receipts:
             with suppress(PenstockError):  # the lease may be over, the queue stopped
                 self.commit(self.decide(operations.Release(self.name, receipts))[1])
@@ -374,7 +375,7 @@ class LiveQueue:
         return LeaseExpired(self.name, lost) if lost else None
 
     def _lost(self, receipts: Sequence[str], settle: _Settling) -> list[str]:
-        """Settle messages; the receipts that no longer hold one."""
+        """Settle messages; the receipts whose leases were lost."""
         parsed = parse_receipts(receipts)
         record, lost = settle([receipt for receipt in parsed if receipt is not None])
         if record is not None:
@@ -424,7 +425,7 @@ class LiveQueue:
         return self.run(lambda now: self._state.counts())[0]
 
     def figures(self) -> Figures:
-        """The queue's state, and everything that has happened here since it was opened."""
+        """The queue's figures since the store was opened."""
 
         def look(now: int) -> Figures:
             since = self._state.waiting_since()
@@ -464,7 +465,7 @@ class LiveQueue:
         return attempt_page(each for seqs in chunks for each in look(seqs))
 
     def _chunks(self, state: str | None, after: str, until: str) -> Iterator[list[int]]:
-        """The messages in that state, some at a time."""
+        """The numbers of messages in that state, in chunks."""
         first = next((seq + 1 for seq in parse_ids([after])), 0)
         last = next(iter(parse_ids([until])), None)
         while seqs := self._list(state, first, last):
@@ -476,7 +477,7 @@ class LiveQueue:
         return seqs if last is None else [seq for seq in seqs if seq <= last]
 
     def _messages(self, seqs: Sequence[int], state: str | None, bodies: bool = True) -> Iterator[Message]:
-        """Those of the messages that are still there and in that state, read a few megabytes at a time.
+        """The messages that still exist and are in that state, read a few megabytes at a time.
 
         Without bodies they have neither payload nor headers nor times of their creation.
         """
@@ -496,10 +497,10 @@ class LiveQueue:
 
 
 def _nothing(now: int) -> None:
-    """Only let time have passed."""
+    """A step that changes nothing: run() itself ends leases and delays, and serves consumers."""
 
 
-# Operations that are decided in one step under the lock, and committed before their result is told.
+# Operations that are decided in one step under the lock, and committed before the caller sees the result.
 STEPS: dict[type[Operation[Any]], Callable[[LiveQueue, Any, int], Any]] = {
     operations.Put: LiveQueue._put,
     operations.Claim: LiveQueue._claim,
@@ -512,7 +513,7 @@ STEPS: dict[type[Operation[Any]], Callable[[LiveQueue, Any, int], Any]] = {
     operations.Redrive: LiveQueue._redrive,
     operations.Purge: LiveQueue._purge,
 }
-# Operations that change nothing, and may be told at once.
+# Operations that change nothing: no commit.
 LOOKS: dict[type[Operation[Any]], Callable[[LiveQueue, Any], Any]] = {
     operations.Lookup: lambda live, operation: live.settings,
     operations.Counts: lambda live, operation: live.counts(),

@@ -1,4 +1,4 @@
-"""Where a live queue keeps its records and the bodies of its messages."""
+"""The storage of a live queue: where its records and message bodies go."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol, TypeAlias
@@ -8,7 +8,7 @@ from penstock.contract.settings import Settings
 from penstock.errors import StoreClosed
 from penstock.rules.records import Record
 
-# What a message consists of and no rule depends on: payload, headers, created_at, received_at.
+# The part of a message that no rule depends on: payload, headers, created_at, received_at.
 Body: TypeAlias = tuple[bytes, Mapping[str, str], int, int]
 
 
@@ -27,25 +27,25 @@ class Storage(Protocol):
         """Make sure that new messages, that many claims, or settings can be written; DiskFull changes nothing."""
 
     def write(self, record: Record, entries: Sequence[Entry] = ()) -> None:
-        """Take a record and, if it is a put, the new messages."""
+        """Add a record and, for a put, the new messages."""
 
     def refuse(self, failure: Callable[[], StoreClosed]) -> None:
-        """A change was interrupted, and state and records do not agree: write nothing any more, and say why."""
+        """A change was interrupted, and state and records disagree: every later write fails with this error."""
 
     def commit(self, written: int) -> None:
         """Return once that many records are on stable storage."""
 
     def find(self, seqs: Sequence[int]) -> Any:
-        """Where the bodies of messages are that are there: what read() can read even when they are gone."""
+        """Places of bodies, which read() can read even after the messages are dropped."""
 
     def sizes(self, seqs: Sequence[int]) -> Sequence[int]:
-        """How long the bodies of messages are, more or less."""
+        """The approximate sizes of bodies in bytes."""
 
     def at_hand(self, places: Any) -> Any | None:
-        """Places that read() needs no disk for, with the same bodies; None if that takes longer."""
+        """The same places with their bytes in memory; None if read() has to wait for the disk."""
 
     def read(self, places: Any) -> list[Body]:
-        """The bodies that find() found."""
+        """The bodies at the places that find() returned."""
 
     def drop(self, seqs: Sequence[int]) -> None:
-        """These messages are gone."""
+        """Forget the bodies of messages that no longer exist."""

@@ -1,10 +1,8 @@
-"""The streams of a store whose queues are at work in this process: rules, records, and who reads what.
+"""The streams of an engine's queues: batches that readers claim and settle, and sessions of followers.
 
-Where the bodies of a batch are, each kind of store says for itself.
-
-Followers read what enters a queue from elsewhere. Every question of a follower names a position, so that a server
-that was started again finds it in the store. A session, which lasts as long as its follower goes on asking, saves
-that, and holds what was not read yet.
+Followers read the messages that enter a queue, without claiming them. Every request of a follower names its
+cursor, so that a restarted server can find it in the store. A session saves that search, and retains messages
+that the follower has not read yet; it ends when the follower stops asking.
 """
 
 import os
@@ -28,10 +26,10 @@ from penstock.rules.rows import Page, Rows
 from penstock.rules.streams import Run
 from penstock.system.clock import Clock
 
-UNHEARD = int(3 * HEARTBEAT * 1000)  # milliseconds after which a reader elsewhere counts as gone
-HELD_BACK = 1 << 30  # bytes that are held for one follower
-PAGE = 8 << 20  # bytes of messages that are listed at once
-_PART, _PART_MESSAGES = 16 << 20, 20_000  # what one task reads, about
+UNHEARD = int(3 * HEARTBEAT * 1000)  # milliseconds without a heartbeat after which a reader counts as gone
+HELD_BACK = 1 << 30  # bytes that are retained for one follower
+PAGE = 8 << 20  # bytes of one page of messages
+_PART, _PART_MESSAGES = 16 << 20, 20_000  # bytes and messages that one task reads, about
 _TEND_EVERY = 1_000  # milliseconds
 _MOST = 1_000  # followers at the same time
 Result = TypeVar("Result")
@@ -39,32 +37,32 @@ OneStorage = TypeVar("OneStorage", bound=Storage)
 
 
 class Feed(Protocol):
-    """Where a follower's messages are read from, by one thread at a time."""
+    """The source of a follower's messages; one thread at a time."""
 
     @property
     def begin(self) -> int:
-        """What entered after this number can be asked for."""
+        """The lowest cursor that can be read from."""
 
     def start(self, starting: str | int) -> tuple[int, int]:
-        """Where to begin, see Streams.start."""
+        """The first cursor, see Streams.start."""
 
     def follow(self, after: int) -> None:
-        """Begin after a number."""
+        """Move the cursor to a number."""
 
     def ahead(self, after: int, gaps: int, rows: int, size: int, until: int) -> Ahead:
-        """What has entered, see Streams.ahead."""
+        """Messages after the cursor, see Streams.ahead."""
 
     def messages(self, after: int, until: int, limit: int) -> list[Message]:
         """Some messages as they entered."""
 
     def look(self) -> None:
-        """Hold all messages, before some of them go."""
+        """Retain all messages, before some of them are removed."""
 
     def held_back(self) -> int:
-        """Bytes that are stored for its sake alone."""
+        """Bytes that are stored for this follower alone."""
 
     def close(self) -> None:
-        """Let go of everything."""
+        """Release everything that is retained."""
 
 
 class _Session:
@@ -122,7 +120,7 @@ class Feeds:
             _close(session)
 
     def look(self, queue: str) -> None:
-        """Hold all messages of a queue for its followers, as far as that can be done."""
+        """Retain all messages of a queue for its followers, as far as possible."""
         with self._lock:
             sessions = [each for (name, _), each in self._sessions.items() if name == queue]
         for session in sessions:
@@ -131,7 +129,7 @@ class Feeds:
                     session.feed.look()
 
     def tend(self) -> None:
-        """End sessions whose followers have gone, or that hold too much."""
+        """End sessions whose followers are gone, or that retain too many bytes."""
         now = self._tended = self._clock.now()
         with self._lock:
             idle = [(key, each) for key, each in self._sessions.items() if not each.users]
@@ -141,7 +139,7 @@ class Feeds:
             _close(each)
 
     def close(self) -> None:
-        """Let go of all."""
+        """End all sessions."""
         with self._lock:
             ended, self._sessions = list(self._sessions.values()), {}
         for each in ended:
@@ -168,7 +166,7 @@ class Feeds:
                     del self._sessions[queue, follower]
 
     def _make_room(self) -> None:
-        """Under the lock: the follower that was not heard for longest makes room for another."""
+        """Under the lock: end the session with the oldest heartbeat, to make room for a new one."""
         if len(self._sessions) >= _MOST:
             idle = [(each.heard, key) for key, each in self._sessions.items() if not each.users]
             if idle:
@@ -176,7 +174,7 @@ class Feeds:
 
 
 def _read_from(session: _Session, feed: Feed, after: int) -> Feed:
-    """Read from another feed, which holds what it needs before the other lets go of that."""
+    """Change to another feed: the new one retains its messages before the old one is released."""
     try:
         feed.follow(after)
     except BaseException:
@@ -200,13 +198,13 @@ def _holds_too_much(session: _Session) -> bool:
 
 
 def fitting(sizes: Sequence[int], rows: int, size: int) -> int:
-    """How many of these messages make a batch: the first, and what is within the limits."""
+    """How many of these messages make a batch: as many as the limits allow, at least one."""
     count = min(len(sizes), rows)
     return min(count, max(1, bisect_right(list(accumulate(sizes[:count])), size)))
 
 
 def parts_of(seqs: Sequence[int], sizes: Sequence[int]) -> list[tuple[int, int]]:
-    """Messages in parts: the last number of each, and how many they are."""
+    """Messages cut into parts: the last number and the count of each."""
     parts, start, total = [], 0, 0
     for at, size in enumerate(sizes):
         if at > start and (total + size > _PART or at - start >= _PART_MESSAGES):
@@ -218,7 +216,7 @@ def parts_of(seqs: Sequence[int], sizes: Sequence[int]) -> list[tuple[int, int]]
 
 @dataclass(frozen=True, slots=True)
 class Known(Generic[OneStorage]):
-    """A queue and what it is made of."""
+    """A queue with its ledger and storage."""
 
     live: LiveQueue
     ledger: Ledger
@@ -226,7 +224,7 @@ class Known(Generic[OneStorage]):
 
 
 class LiveStreams(Generic[OneStorage]):
-    """The streams of one store. A kind of store adds `read`, and how it finds bodies."""
+    """The streams of one store. A subclass per kind of store reads the bodies."""
 
     def __init__(
         self, clock: Clock, find: Callable[[str], Known[OneStorage]], names: Callable[[], Iterable[str]]
@@ -234,11 +232,11 @@ class LiveStreams(Generic[OneStorage]):
         self._clock = clock
         self._find = find
         self._names = names
-        self._heard: dict[tuple[str, str], int] = {}  # when the reader of a stream was last heard
+        self._heard: dict[tuple[str, str], int] = {}  # the last heartbeat of a stream's reader
         self._runs: dict[tuple[str, str], Run] = {}  # the latest run of each stream
         self._read: dict[
             tuple[str, str], tuple[str | None, int]
-        ] = {}  # the reader and the batch that it last read
+        ] = {}  # the reader, and the last batch that it read
         self._opened = clock.now()
         self._feeds = Feeds(clock, self._feed)
 
@@ -251,7 +249,7 @@ class LiveStreams(Generic[OneStorage]):
         return found
 
     def begin(self, queue: str, stream: str, reader: str) -> StreamInfo:
-        """Be the one process that reads a stream, and say again that one is."""
+        """Become a stream's only reader, or renew that by a heartbeat."""
 
         def begin(now: int, known: Known[OneStorage]) -> StreamInfo:
             current = known.ledger.streams.reader(stream)
@@ -267,13 +265,13 @@ class LiveStreams(Generic[OneStorage]):
     def next(
         self, queue: str, stream: str, reader: str, start: int, rows: int, size: int, run: str | None = None
     ) -> int | None:
-        """Settle a batch that was certainly read; the number of the next, claimed if none is held."""
+        """Settle the batch before, which the reader has committed; the next batch, claimed unless one is held."""
 
         def go_on(now: int, known: Known[OneStorage]) -> int | None:
             ledger = known.ledger
             info = ledger.streams.info(stream)
             current = self._run(info, run, start, now, ledger)
-            coming = info.failures  # available again when the batch is settled
+            coming = info.failures  # messages that are available again once the batch is settled
             known.storage.make_room(claims=min(rows, ledger.state.available() + coming))
             settled, offered = ledger.streams.offer(stream, reader, start, now)
             _keep(known, settled)
@@ -309,7 +307,7 @@ class LiveStreams(Generic[OneStorage]):
         return fill(seen, known.storage.read(found))
 
     def follow(self, queue: str, stream: str, reader: str, position: int) -> None:
-        """Follow a queue under a name, having read all up to a message."""
+        """Open a follower's session that has read up to a message."""
 
         def follow(now: int, known: Known[OneStorage]) -> None:
             current = known.ledger.streams.reader(stream)
@@ -329,7 +327,7 @@ class LiveStreams(Generic[OneStorage]):
     def ahead(
         self, queue: str, follower: str, after: int, gaps: int, rows: int, size: int, until: int = 0
     ) -> Ahead:
-        """What has entered after a number."""
+        """Messages after a number."""
         self._find(queue)
         with self._feeds.feed(queue, follower, after) as feed:
             return feed.ahead(after, gaps, rows, size, until)
@@ -341,12 +339,12 @@ class LiveStreams(Generic[OneStorage]):
             return feed.messages(after, until, limit)
 
     def leave(self, queue: str, follower: str) -> None:
-        """Follow no longer."""
+        """End a follower's session."""
         self._find(queue)
         self._feeds.leave(queue, follower)
 
     def tend(self) -> None:
-        """End sessions whose followers have gone."""
+        """End sessions whose followers are gone."""
         self._feeds.tend()
 
     def is_followed(self) -> bool:
@@ -360,7 +358,7 @@ class LiveStreams(Generic[OneStorage]):
     def fail(
         self, queue: str, stream: str, batch: int, ids: Sequence[str], reason: str | None, delay: float = 0
     ) -> None:
-        """Let these messages fail when the batch is settled."""
+        """Mark messages of a batch as failed; they fail when the batch is settled."""
 
         milliseconds = round(delay * 1000)
 
@@ -377,7 +375,7 @@ class LiveStreams(Generic[OneStorage]):
         )
 
     def release(self, queue: str, stream: str) -> int:
-        """Give back what a stream holds, whose reader must be gone; how many messages."""
+        """Release the batch of a stream whose reader is gone; the number of its messages."""
 
         def release(now: int, known: Known[OneStorage]) -> int:
             info = known.ledger.streams.info(stream)
@@ -400,7 +398,7 @@ class LiveStreams(Generic[OneStorage]):
     def _reading(
         self, queue: str, stream: str, batch: int, beside: Callable[[OneStorage], Result]
     ) -> tuple[list[tuple[int, Page]], Result]:
-        """The rows of a batch that is about to be read, and what else its storage says at that moment."""
+        """The rows of a batch that is about to be read, and the storage's snapshot of that moment."""
 
         def look(now: int, known: Known[OneStorage]) -> tuple[list[tuple[int, Page]], Result]:
             _keep(known, known.ledger.streams.read(stream, batch, now))
@@ -411,7 +409,7 @@ class LiveStreams(Generic[OneStorage]):
         return self._change(queue, look)
 
     def _bodies(self, storage: OneStorage, seqs: Sequence[int], rows: Rows) -> Any:
-        """Where the bodies are of messages of a batch, which has these rows: what the storage can read."""
+        """The places of a batch's bodies, for the storage to read."""
         raise NotImplementedError
 
     def _feed(self, queue: str) -> Feed:
@@ -419,13 +417,13 @@ class LiveStreams(Generic[OneStorage]):
         raise NotImplementedError
 
     def _run(self, info: StreamInfo, name: str | None, start: int, now: int, ledger: Ledger) -> Run | None:
-        """The run of that name, which begins when it is first heard of."""
+        """The stream's run of that name; a new one unless it is the latest."""
         if name is None:
             return None
         at = info.queue, info.stream
         known = self._runs.get(at)
         if known is None or known.name != name:
-            # A batch that is held from before belongs to this run if its reader has read it, or is offered it now.
+            # A batch held since before the run is the run's if its reader has read it, or is offered it now.
             again = start != info.batch or self._read.get(at) == (info.reader, start)
             since = info.since if again and info.since is not None else now
             known = self._runs[at] = Run(name, since, ledger.state.next_seq)
@@ -449,7 +447,7 @@ class LiveStreams(Generic[OneStorage]):
 
 
 def _keep(known: Known[Any], record: Record | None) -> bool:
-    """Keep what a rule has decided; whether that was anything."""
+    """Write a rule's record; False if there is none."""
     if record is not None:
         known.live.write(record)
     return record is not None

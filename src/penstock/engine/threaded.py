@@ -39,7 +39,7 @@ class _Line:
 
 
 class ThreadedBackend:
-    """A backend whose methods are coroutines, over one that no process owns."""
+    """A backend for coroutines over a store that no process owns."""
 
     descriptors = 1  # file descriptors of a waiting request
 

@@ -1,4 +1,4 @@
-"""Messages as their claimer and as anyone else sees them, put together from rows and bodies; receipts and ids."""
+"""Messages made of rows and bodies: for their claimer, and for listings; parsing of receipts and ids."""
 
 import re
 from array import array
@@ -9,7 +9,7 @@ from penstock.contract.message import STATES, Message
 from penstock.engine.storage import Body, Storage
 from penstock.rules.ledger import Ledger, Receipt
 from penstock.rules.records import Claim
-from penstock.rules.rows import DONE, FAILED, IN_FLIGHT, Page
+from penstock.rules.rows import DONE, FAILED, IN_FLIGHT, MANY, Page
 
 _ID = re.compile(r"0|[1-9][0-9]{0,18}", re.ASCII)
 _RECEIPT = re.compile(r"(0|[1-9][0-9]{0,18})\.[0-9a-f]{16}", re.ASCII)
@@ -17,13 +17,13 @@ _SECRET = re.compile(r"\.[0-9a-f]{16}", re.ASCII)
 
 
 class Taken(NamedTuple):
-    """Messages of which only the bodies are still to be read: where those are, and how to put both together."""
+    """Messages that a consumer took: where their bodies are, and a function from bodies to messages."""
 
     size: int
     places: Any
     build: Callable[[Sequence[Body]], list[Message]]
     receipts: list[str]
-    bytes: int = 0  # of bodies that are still to be read
+    bytes: int = 0  # of bodies that lie in files
 
 
 NOTHING = Taken(0, (), lambda bodies: [], [])
@@ -32,17 +32,13 @@ NOTHING = Taken(0, (), lambda bodies: [], [])
 def claimed(record: Claim, ledger: Ledger, storage: Storage) -> Taken:
     """The messages of a claim."""
     now, seqs, lease_until, consumer, nonce = record
-    count, name, secret = len(seqs), ledger.name, f".{nonce:016x}"
-    places, runs, size = storage.find(seqs), ledger.state.rows.runs(seqs), sum(storage.sizes(seqs))
-    if runs is None:
-        messages = [as_seen(seq, ledger) for seq in seqs]
-        for message in messages:
-            message.receipt = message.id + secret
-        receipts = [message.id + secret for message in messages]
-        return Taken(count, places, lambda bodies: fill(messages, bodies), receipts, size)
+    name, secret, size = ledger.name, f".{nonce:016x}", 0
     priority, visible_at, expires_at, attempts = array("q"), array("q"), array("q"), array("I")
     reason: list[str | None] = []
-    for page, start, end in runs:  # the same by slices
+    rows = ledger.state.rows
+    runs = rows.runs(seqs) if len(seqs) >= MANY else None
+    for page, start, end in runs or [(page, at, at + 1) for page, at in map(rows.locate, seqs)]:
+        size += sum(page.size[start:end])
         priority += page.priority[start:end]
         visible_at += page.visible_at[start:end]
         expires_at += page.expires_at[start:end]
@@ -61,16 +57,16 @@ def claimed(record: Claim, ledger: Ledger, storage: Storage) -> Taken:
             for each, receipt, body, rank, visible, expires, attempt, why in columns
         ]  # fmt: skip
 
-    return Taken(count, places, build, receipts, size)
+    return Taken(len(seqs), storage.find(seqs), build, receipts, size)
 
 
 def as_seen(seq: int, ledger: Ledger) -> Message:
-    """A message as anyone may see it but for its body. The receipt is its claimer's alone."""
+    """A message without its body, as in listings: the receipt is its claimer's alone."""
     return row_as_seen(seq, ledger.name, *ledger.state.rows.locate(seq))
 
 
 def row_as_seen(seq: int, queue: str, page: Page, at: int) -> Message:
-    """A message as anyone may see it, from its row in any page."""
+    """A message without its body, from its row in any page."""
     state = page.state[at]
     message = Message(
         str(seq), queue, b"", {}, page.priority[at], 0, 0, page.visible_at[at], page.expires_at[at] or None,

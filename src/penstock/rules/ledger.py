@@ -276,7 +276,7 @@ class Ledger:
 
     def lease_end(self, lease: float, now: int) -> int:
         """When a lease of so many seconds ends."""
-        return now + at_least_one(min(lease, self.settings.max_lease))
+        return now + at_least_one(min(lease, self.state.settings.max_lease))
 
     def _held(self, receipts: Iterable[Receipt], outcome: int | None, now: int) -> tuple[list[int], list[Receipt]]:
         """The messages that the receipts hold, and the lost receipts: no message, and no repeat of `outcome`."""

@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable, Iterator
 _MAX_LANES = 256
 SEQ_BITS = 64
 _SEQ_MASK = (1 << SEQ_BITS) - 1
-_SLACK = 1024  # stale entries that are never worth a rebuild
+SLACK = 1024  # stale entries that are never worth a rebuild
 
 
 class _Lane:
@@ -35,7 +35,7 @@ class _Lane:
             end = bisect_left(self.seqs, below, self.head, end)
         taken = self.seqs[self.head : end].tolist()
         self.head = end
-        if self.head > _SLACK and self.head * 2 > len(self.seqs):
+        if self.head > SLACK and self.head * 2 > len(self.seqs):
             del self.seqs[: self.head]
             self.head = 0
         return taken
@@ -49,7 +49,7 @@ class Ready:
         self._lanes: dict[int, _Lane] = {}
         self._priorities: list[int] = []  # of the lanes, ascending
         self._strays: list[int] = []  # a heap of priority << 64 | seq
-        self._entries = 0
+        self.entries = 0
 
     def arrive(self, seqs: range | list[int] | tuple[int, ...], priority: int) -> None:
         """Add messages of one priority, later than any that arrived before."""
@@ -62,26 +62,21 @@ class Ready:
             lane = self._lanes[priority] = _Lane()
             insort(self._priorities, priority)
         lane.seqs.extend(seqs)
-        self._entries += len(seqs)
+        self.entries += len(seqs)
 
     def come_back(self, seq: int, priority: int) -> None:
         """Add a message at its place by sequence number."""
         heapq.heappush(self._strays, (priority << SEQ_BITS) | seq)
-        self._entries += 1
+        self.entries += 1
 
     def take(self, n: int, available: int) -> list[int]:
         """Take out up to n next messages; `available` is how many there are."""
-        clean = self._entries == available  # no stale entries
+        clean = self.entries == available  # no stale entries
         taken: list[int] = []
-        while len(taken) < n and self._entries:
+        while len(taken) < n and self.entries:
             run = self._next_run(n - len(taken))
             taken += run if clean else filter(self._is_available, run)
         return taken
-
-    def tidy(self, available: int) -> None:
-        """Remove stale entries once they outnumber the available messages."""
-        if self._entries > 2 * available + _SLACK:
-            self.rebuild()
 
     def __iter__(self) -> Iterator[int]:
         """The available messages in order, without taking them out."""
@@ -102,18 +97,18 @@ class Ready:
                 del self._lanes[first], self._priorities[0]
             if not run:  # the stray comes before the lane's first
                 run = [heapq.heappop(self._strays) & _SEQ_MASK]
-        self._entries -= len(run)
+        self.entries -= len(run)
         return run
 
     def rebuild(self) -> None:
         """Remove stale entries."""
         self._strays = [key for key in self._strays if self._is_available(key & _SEQ_MASK)]
         heapq.heapify(self._strays)
-        self._entries = len(self._strays)
+        self.entries = len(self._strays)
         for priority, lane in list(self._lanes.items()):
             lane.seqs = array("q", filter(self._is_available, lane.seqs[lane.head :]))
             lane.head = 0
-            self._entries += len(lane.seqs)
+            self.entries += len(lane.seqs)
             if not lane.seqs:
                 del self._lanes[priority]
         self._priorities = sorted(self._lanes)
@@ -153,7 +148,7 @@ class Deadlines:
     def add_many(self, at: int, seqs: Iterable[int]) -> None:
         """Add the same deadline for many messages."""
         heap, time = self.heap, at << SEQ_BITS
-        entries = sorted([time | seq for seq in seqs])
+        entries = sorted(map(time.__or__, seqs))
         if not heap:
             self._latest = 0
         if entries and entries[0] >= self._latest:
@@ -175,8 +170,7 @@ class Deadlines:
         entry = heapq.heappop(self.heap)
         return entry >> SEQ_BITS, entry & _SEQ_MASK
 
-    def tidy(self, valid: int, is_valid: Callable[[int, int], bool]) -> None:
-        """Remove stale entries if they far outnumber the `valid` ones."""
-        if len(self.heap) > 2 * valid + _SLACK:
-            self.heap = [entry for entry in set(self.heap) if is_valid(entry >> SEQ_BITS, entry & _SEQ_MASK)]
-            heapq.heapify(self.heap)
+    def sweep(self, is_valid: Callable[[int, int], bool]) -> None:
+        """Remove stale entries."""
+        self.heap = [entry for entry in set(self.heap) if is_valid(entry >> SEQ_BITS, entry & _SEQ_MASK)]
+        heapq.heapify(self.heap)

@@ -24,7 +24,7 @@ COLUMNS = ("priority", "visible_at", "expires_at", "attempts", "place", "size", 
 Lone: TypeAlias = tuple[int, int, int, int, int, int, int, int]
 CLAIM_COLUMNS = ("claimed_at", "ends_at", "nonce", "consumer", "reason")
 _BITS, _SIZE, _MASK = BITS, PAGE, PAGE - 1
-_MANY = 16  # messages from which on slices are quicker than single rows
+MANY = 16  # messages from which on slices are quicker than single rows
 _SHRINK = 8  # a page shrinks when at most one in this many of its rows is left
 _FEW = PAGE // _SHRINK
 _GAP = 16  # a page whose first row has at least this position is sparse from the start
@@ -425,8 +425,7 @@ class Rows:
             page = self._pages[seq >> _BITS] = Page.of_one(page)
         return page, seq & _MASK if page.positions is None else page.positions[seq & _MASK]
 
-    def locate(self, seq: int) -> tuple[Page, int]:
-        return self[seq]
+    locate = __getitem__
 
     def runs(self, seqs: Sequence[int]) -> list[tuple[Page, int, int]] | None:
         """Slices (page, start, end) of many messages with consecutive numbers.
@@ -434,7 +433,7 @@ class Rows:
         None if the numbers are not consecutive, or too few for slices to be quicker than single rows.
         """
         count = len(seqs)
-        if count < _MANY or seqs != list(range(seqs[0], seqs[0] + count)):
+        if count < MANY or seqs != list(range(seqs[0], seqs[0] + count)):
             return None
         found, seq, last = [], seqs[0], seqs[-1]
         while seq <= last:

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 from penstock.contract.message import STATES, Attempt
 from penstock.contract.settings import Settings
 from penstock.errors import StoreCorrupt
-from penstock.rules.order import SEQ_BITS, Deadlines, Ready
+from penstock.rules.order import SEQ_BITS, SLACK, Deadlines, Ready
 from penstock.rules.recent import History, RecentKeys, RecentReceipts
 from penstock.rules.records import (
     Ack,
@@ -35,7 +35,7 @@ from penstock.rules.records import (
     StreamRecord,
     Update,
 )
-from penstock.rules.rows import AVAILABLE, DELAYED, DONE, FAILED, IN_FLIGHT, PAGE, Page, Rows
+from penstock.rules.rows import AVAILABLE, DELAYED, DONE, FAILED, IN_FLIGHT, MANY, PAGE, Page, Rows
 from penstock.rules.streams import Streams, StreamsSnapshot
 from penstock.system.clock import at_least_one
 
@@ -428,7 +428,7 @@ class State:
     def claim(self, record: Claim) -> None:
         """Give messages to a consumer."""
         now, seqs, lease_until, consumer, nonce = record
-        runs = self.rows.runs(seqs)
+        runs = self.rows.runs(seqs) if len(seqs) >= MANY else None
         if runs is None:
             for seq in seqs:
                 page, at = self.rows[seq]
@@ -638,10 +638,12 @@ class State:
             self.changed |= dict.fromkeys(seqs)
 
     def tidy(self) -> None:
-        """Remove stale entries from deadlines and the order of claiming, if they are many."""
+        """Remove stale entries from deadlines and the order of claiming, once they are the majority."""
         timed = self.by_state[DELAYED] + self.by_state[IN_FLIGHT] + self.by_state[DONE] + self._expiring
-        self.deadlines.tidy(timed, self._is_due)
-        self.ready.tidy(self.by_state[AVAILABLE])
+        if len(self.deadlines.heap) > 2 * timed + SLACK:
+            self.deadlines.sweep(self._is_due)
+        if self.ready.entries > 2 * self.by_state[AVAILABLE] + SLACK:
+            self.ready.rebuild()
 
     def _is_due(self, time: int, seq: int) -> bool:
         found = self.rows.find(seq)

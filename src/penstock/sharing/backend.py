@@ -1,4 +1,4 @@
-"""A store that many processes have open: this one owns it, or asks the one that does, and may be the next."""
+"""The backend of a store that many processes have open: the owner's engine, or a guest of the owner."""
 
 import threading
 from abc import abstractmethod
@@ -43,42 +43,36 @@ Result = TypeVar("Result")
 
 
 class Gone(Exception):
-    """The owner did not answer; asking the owner of then again does no harm."""
+    """The owner did not answer a call that may be sent to the next owner."""
 
     def __init__(self, failure: Failure, call: Call[Any]) -> None:
         super().__init__(str(failure))
-        self.failure = failure
-        self.name = call.name
-        self.repeatable = call.repeatable
-
-    def error(self, folder: str, maybe_done: bool) -> PenstockError:
-        """What the caller is told when nobody could be asked."""
-        return unanswered(self.failure, folder, self.name, self.repeatable, maybe_done)
+        self.failure, self.call = failure, call
 
 
-def unanswered(failure: Failure, folder: str, name: str, repeatable: bool, maybe_done: bool) -> PenstockError:
-    """The error that a store elsewhere gives."""
+def unanswered(failure: Failure, call: Call[Any], folder: str, maybe_done: bool) -> PenstockError:
+    """The error of a call that the owner did not answer; `maybe_done`: the owner may have carried it out."""
     if not maybe_done:
         return StoreUnreachable(
             f"the process that has the store {folder!r} open cannot be reached: {failure}. Nothing was done: look "
             "whether that process is stuck, and try again"
         )
-    harmless = "trying again does no harm" if repeatable else "look before you try again"
+    harmless = "trying again does no harm" if call.repeatable else "look before you try again"
     return StoreUnreachable(
-        f"the process that had the store {folder!r} open did not answer: {failure}. The {name} may have happened: "
-        f"{harmless}"
+        f"the process that had the store {folder!r} open did not answer: {failure}. The {call.name} may have "
+        f"happened: {harmless}"
     )
 
 
 def judged(failure: Failure, call: Call[Any], folder: str) -> Exception:
-    """Gone if it may be asked again, else what the caller is told."""
+    """Gone if the call may be sent to the next owner, else the error for the caller."""
     if failure.passing and (call.repeatable or not failure.done):
         return Gone(failure, call)
-    return unanswered(failure, folder, call.name, call.repeatable, failure.done)
+    return unanswered(failure, call, folder, failure.done)
 
 
 class Guest(Remote):
-    """Asks the owner, once."""
+    """Forwards operations to the owner over its Unix socket, without retries."""
 
     def __init__(self, folder: str, share: str, timeout: float | None, clock: Clock) -> None:
         super().__init__(f"{UNIX}{share}", timeout, clock)
@@ -92,14 +86,14 @@ class Guest(Remote):
 
 
 class GuestBackend(Guest, RemoteBackend):
-    """The store of another process, for threads."""
+    """A guest for threads."""
 
 
 class Shared:
-    """Keeps queues of a folder that other processes may have open, too.
+    """A store in a folder that other processes may have open as well; the part that threads and coroutines share.
 
-    While another process owns the store, it is asked. When that does not answer, this one becomes the owner, or
-    finds the next owner, and asks again, where that does no harm. Threads and coroutines share this.
+    A guest forwards operations to the owner. When the owner no longer answers, the guest takes the lock and is
+    the owner, or finds the next owner. Then it repeats the operation, if repeating is harmless.
     """
 
     opener: ClassVar[str]
@@ -117,15 +111,15 @@ class Shared:
 
     @abstractmethod
     async def ask(self, call: Callable[[], Any]) -> Any:
-        """What a backend answers to a call."""
+        """The result of a call to a backend."""
 
     @abstractmethod
     async def sleep(self, seconds: float) -> None:
-        """Wait, unless the store is closed meanwhile."""
+        """Wait; closing the store ends the wait."""
 
     @abstractmethod
     def moving(self) -> AbstractAsyncContextManager[Any]:
-        """Held by the one that looks for the owner."""
+        """The lock of the search for an owner: one thread or coroutine searches at a time."""
 
     @abstractmethod
     async def become_owner(self) -> Owner | None:
@@ -137,15 +131,15 @@ class Shared:
 
     @abstractmethod
     def close(self) -> Any:
-        """Let go of the store; if this process owns it, the next may have it."""
+        """Close the store; if this process owns it, a guest becomes the owner."""
 
     def guest(self) -> Guest:
-        """What asks the owner."""
+        """A new guest of the folder's owner."""
         folder = self.folder
         return self.guest_type(folder.path, folder.share, self._timeout, folder.clock)
 
     async def enter(self) -> bool:
-        """Own the store, or find its owner; whether another process is that."""
+        """Become the owner, or connect to it; True: another process owns the store."""
         owner = await self.become_owner()
         if owner is not None:
             self.owner, self._backend = owner, self.kept_by(owner)
@@ -162,7 +156,7 @@ class Shared:
             raise
 
     def operating(self, operation: Operation[Any]) -> Callable[[Any], Any]:
-        """How a backend carries out an operation. If that waits, all backends together do not wait longer."""
+        """A function from a backend to the operation's result; a long poll has one deadline for all backends."""
         if not operation.http.polls or operation.wait <= 0:
             return lambda backend: backend.run(operation)
         clock, polling = self.folder.clock, operation
@@ -170,7 +164,7 @@ class Shared:
         return lambda backend: backend.run(polling.changed(wait=max(end - clock.monotonic(), 0.0)))
 
     async def again(self, operate: Callable[[Any], Any], left: Any, gone: Gone) -> Any:
-        """Once more, with the owner of now, after the backend `left` had none to ask."""
+        """Repeat an operation with the current owner, after the backend `left` got no answer."""
         maybe_done, pause = False, PAUSE
         deadline = monotonic() + self._patience
         while True:
@@ -184,12 +178,12 @@ class Shared:
                 self.check_open()
                 gone = error
             if monotonic() > deadline:
-                raise gone.error(self.folder.path, maybe_done) from gone.failure
+                raise unanswered(gone.failure, gone.call, self.folder.path, maybe_done) from gone.failure
             await self.sleep(pause)
             pause = min(2 * pause, LONGEST_PAUSE)
 
     async def find_owner(self, left: Any, deadline: float) -> None:
-        """Return once there is an owner to ask, be it this process; Gone if none answers in time."""
+        """Return once an owner answers, or this process is the owner; Gone if that takes too long."""
         async with self.moving():
             while self._backend is left:
                 self.check_open()
@@ -200,7 +194,7 @@ class Shared:
                     owner = await self.become_owner()
                     if owner is not None:
                         self.owner, self._backend = owner, self.kept_by(owner)
-                        await self.ask(left.close)  # its owner has ended; what still waits for an answer is told
+                        await self.ask(left.close)  # the old owner has ended: calls that wait for its answer fail
                         return
                     if monotonic() > deadline:
                         raise gone from None
@@ -233,7 +227,7 @@ class SharedBackend(Shared):
 
     @property
     def owned(self) -> Engine | None:
-        """The engine that keeps the store, if this process owns it."""
+        """The engine, if this process owns the store."""
         return self.owner.backend if self.owner is not None else None
 
     def run(self, operation: Operation[Result]) -> Result:
@@ -248,7 +242,7 @@ class SharedBackend(Shared):
             return blocking.run(self.again(operate or self.operating(operation), backend, gone))  # type: ignore[no-any-return]
 
     async def for_loop(self) -> "Served":
-        """The same store for coroutines: this process's, or its owner's, until this process is the owner."""
+        """The store for coroutines: the engine's, or one that forwards to the owner."""
         from penstock.sharing.coroutines import ForwardingBackend  # here, as most programs have no event loop
 
         if self.owned is not None:
@@ -258,7 +252,7 @@ class SharedBackend(Shared):
         return forwarding
 
     def pack(self, queue: str) -> int:
-        """Pack a queue now, if that makes it smaller; how many bytes that freed."""
+        """Pack a queue if that makes it smaller; the bytes that it freed."""
         return self.run(Pack(queue))
 
     def stored(self, queue: str) -> int:
@@ -270,14 +264,14 @@ class SharedBackend(Shared):
         self._closing.set()
         backend = self._backend
         if isinstance(backend, GuestBackend):
-            backend.close()  # here, as a thread that looks for the owner may wait for an answer
+            backend.close()  # before the lock: the thread that holds it may wait for an answer
         with self._moving:
             owner, self.owner = self.owner, None
             if owner is not None:
                 owner.close()
 
     def forked(self) -> None:
-        """In a child: the store stays the parent's, and is asked of it."""
+        """In a child: the parent stays the owner, and the child becomes a guest."""
         self._moving = blocking.Lock()
         owner, self.owner = self.owner, None
         if owner is not None:
@@ -304,7 +298,7 @@ class SharedBackend(Shared):
         return owner.backend
 
     def _listed(self, operation: Peek | Messages) -> Iterator[Message]:
-        """A listing; the next owner goes on with it if this one goes."""
+        """A listing, continued with the next owner if the first one ends."""
         left: Peek | Messages | None = operation
         items, seen = self._backend.run(operation), 0
         last: Message | None = None
@@ -336,7 +330,7 @@ def engine_of(store: Store) -> Engine | None:
 
 
 def _begun(operation: Peek | Messages) -> Callable[[Any], Iterator[Message]]:
-    """A listing whose first message was had, so that it shows at once whether there is anyone to ask."""
+    """A listing with its first message read, so that Gone is raised here and not later."""
 
     def begin(backend: Any) -> Iterator[Message]:
         items = backend.run(operation)

@@ -26,18 +26,18 @@ Result = TypeVar("Result")
 
 
 class GuestBackend(Guest, RemoteBackend):
-    """Asks the owner, once."""
+    """A guest for coroutines."""
 
     def run(self, operation: Operation[Result]) -> Awaitable[Result]:
         return self._loaded(operation) if operation.part == "uploads" else super().run(operation)
 
     async def page(self, operation: Peek | Messages) -> list[Message]:
-        """What the owner lists at once: messages, so all of their fields."""
+        """One page of a listing, with all fields: the caller gets whole messages."""
         asked: Any = operation.changed(fields=MESSAGE_FIELDS) if isinstance(operation, Messages) else operation
         return list(await self.ask(call_of(asked)))
 
     async def _loaded(self, operation: Operation[Result]) -> Result:
-        """What becomes of a load; an owner that has too many says so, and is not asked again."""
+        """An operation of a load. An owner with too many loads answers TooManyLoads, which is not repeated."""
         try:
             return await super().run(operation)
         except Gone as gone:
@@ -47,7 +47,7 @@ class GuestBackend(Guest, RemoteBackend):
 
 
 class SharedBackend(Shared):
-    """Keeps queues of a folder that other processes may have open, too."""
+    """A shared store for coroutines."""
 
     opener, guest_type = "penstock.aio.open()", GuestBackend
 
@@ -104,7 +104,7 @@ class SharedBackend(Shared):
         try:
             return await asyncio.shield(opened)
         except asyncio.CancelledError:
-            opened.add_done_callback(_close)  # else nobody would
+            opened.add_done_callback(_close)  # else the store would stay open
             raise
 
     def kept_by(self, owner: Owner) -> LocalBackend:
@@ -112,7 +112,7 @@ class SharedBackend(Shared):
 
 
 class ForwardingBackend(SharedBackend):
-    """What a server needs of a store that another process owns: it asks the owner, until it is the owner."""
+    """A shared store for a server: forwards to the owner until this process is the owner."""
 
     descriptors = 2  # of a request that waits: it waits at the owner, too
     commit_seconds, commit_records = Histogram(COMMIT_SECONDS), Histogram(COMMIT_RECORDS)  # its owner commits
@@ -157,7 +157,7 @@ async def open_shared(url: str, options: Options) -> SharedBackend:
 
 
 async def _page(operation: Peek | Messages, backend: LocalBackend | GuestBackend) -> list[Message]:
-    """The first of many messages."""
+    """The first page of a listing."""
     if isinstance(backend, GuestBackend):
         return await backend.page(operation)
     page = []

@@ -20,14 +20,14 @@ from penstock.stores.owner_operations import OPERATIONS
 from penstock.system import socket_path as place
 
 _GRACE = 5.0  # seconds for answers to go out
-_SHORT = 0.001  # seconds that the others of a loop do not mind
+_SHORT = 0.001  # seconds of a commit that may hold up the event loop
 
 
 class OwnersBackend(LocalBackend):
-    """What the owner does for others."""
+    """The owner's backend for guests."""
 
     def _commit_puts(self, live: LiveQueue, written: int, others: bool, then: Committed) -> None:
-        """At once, where a commit takes no longer than a thread to be told of it and to tell of it."""
+        """Commit in the event loop where that is quicker than a handover to a thread and back."""
         if others or self._pending or self.latest_commit > _SHORT:
             super()._commit_puts(live, written, others, then)
             return
@@ -40,7 +40,7 @@ class OwnersBackend(LocalBackend):
 
 
 class LocalConnection(Connection):
-    """A connection of a process of this machine, if it is of the same user."""
+    """A guest's connection; one of another user is refused."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         with _duplicate(transport) as connected:
@@ -59,13 +59,13 @@ class LocalConnection(Connection):
         if not self.service.stopping:
             return super().eof_received()
         if self._current is None and not self._waiting:
-            self._close()  # what has arrived of a request is not all of it, and its sender knows
+            self._close()  # a request that has arrived in part: its sender knows that it was not sent
             return bool(self._unsent)
         self._ending = True
         return True
 
     def finish(self) -> None:
-        """Take no more requests. On a Unix socket the other end learns at once that what it sends is not read."""
+        """Take no more requests. The other end of a Unix socket learns at once that nothing more is read."""
         with _duplicate(self.transport) as connected:
             connected.shutdown(socket.SHUT_RD)
 
@@ -90,7 +90,7 @@ class OwnerServer:
             runner.run(self._serve())
 
     def connections(self) -> list[int]:
-        """The descriptors of those that are open."""
+        """The descriptors of open connections."""
         if self._service is None:
             return []
         return [each.transport.get_extra_info("socket").fileno() for each in self._service._connections]
@@ -119,7 +119,7 @@ class OwnerServer:
 
 
 def _duplicate(transport: asyncio.BaseTransport) -> socket.socket:
-    """The transport's socket, which no transport lends to others."""
+    """A copy of the transport's socket, as asyncio hands out none with all its methods."""
     return socket.socket(fileno=os.dup(transport.get_extra_info("socket").fileno()))
 
 

@@ -313,4 +313,4 @@ def milliseconds(seconds: float) -> int:
 
 def at_least_one(seconds: float) -> int:
     """A duration in milliseconds, never rounded down to 0."""
-    return max(1, milliseconds(seconds))
+    return max(1, round(seconds * 1000))

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 
 from penstock.contract import message
 from penstock.contract.arguments import check_known
-from penstock.contract.message import LATEST, Draft, Entry, Message, Plain
+from penstock.contract.message import LATEST, MAX_MESSAGES, Draft, Entry, Message, Plain
 from penstock.errors import InvalidArgument
 from penstock.system.clock import at_least_one
 from penstock.wire import jsons, restored
@@ -53,7 +53,7 @@ _MESSAGE_TYPES: dict[str, tuple[type, ...]] = {
     "settled_at": _WHOLE_OR_NONE,
     "reason": _TEXT_OR_NONE,
 }
-_message_values = attrgetter(*_MESSAGE_TYPES)
+_message_values, _payload = attrgetter(*_MESSAGE_TYPES), attrgetter("payload")
 
 
 def encode_entries(entries: Sequence[Entry]) -> bytes:
@@ -152,7 +152,7 @@ def message_parts(messages: Sequence[Message], wanted: Collection[str] | None = 
             columns[name] = first if alike else column
     if wanted is not None and "payload" not in wanted:
         return [_head(columns, [0] * len(messages))]
-    payloads = [each.payload for each in messages]
+    payloads = list(map(_payload, messages))
     parts, small = [], [_head(columns, list(map(len, payloads)))]
     for payload in payloads:
         if len(payload) < _LARGE:
@@ -246,7 +246,8 @@ def _split(body: bytes, longest: int) -> tuple[dict[str, Any], list[bytes]]:
     sizes = columns.pop(_SIZES, None)
     if not isinstance(sizes, list) or not set(map(type, sizes)) <= {int} or min(sizes, default=0) < 0:
         raise InvalidArgument(f"{_SIZES!r} in the head of a frame is a list with the length of each payload")
-    jsons.check_count(len(sizes))
+    if len(sizes) > MAX_MESSAGES:
+        raise jsons.too_many(len(sizes))
     ends = list(accumulate(sizes, initial=start))
     if ends[-1] != len(body):
         raise InvalidArgument(

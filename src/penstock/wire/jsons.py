@@ -72,7 +72,8 @@ def entries_from_json(batch: Mapping[str, Any]) -> list[Entry]:
     drafts = batch.get("messages")
     if not isinstance(drafts, list):
         raise InvalidArgument('a batch is {"messages": [...]}, with a list of messages')
-    check_count(len(drafts))
+    if len(drafts) > MAX_MESSAGES:
+        raise too_many(len(drafts))
     entries = []
     for number, draft in enumerate(drafts):
         with arguments(f"message {number} of the batch: "):
@@ -80,10 +81,9 @@ def entries_from_json(batch: Mapping[str, Any]) -> list[Entry]:
     return entries
 
 
-def check_count(count: int) -> None:
-    """Refuse a batch of too many messages."""
-    if count > MAX_MESSAGES:
-        raise InvalidArgument(f"a batch of {count} messages; the most is {MAX_MESSAGES}: send it in parts")
+def too_many(count: int) -> InvalidArgument:
+    """The error for a batch of more than MAX_MESSAGES messages."""
+    return InvalidArgument(f"a batch of {count} messages; the most is {MAX_MESSAGES}: send it in parts")
 
 
 def message_as_json(message: Message, wanted: Collection[str] = MESSAGE_FIELDS) -> dict[str, Any]:

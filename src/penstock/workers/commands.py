@@ -1,7 +1,7 @@
-"""A command for each message: the payload on stdin, the rest in the environment, the exit code decides.
+"""Commands as handlers: the payload on stdin, the other fields in the environment, the outcome by the exit code.
 
-Each command runs in a process group of its own: a Ctrl-C for the worker does not reach it, and what it has started
-is ended with it.
+Each command runs in a process group of its own: a Ctrl-C for the worker does not reach it, and its child processes
+end with it.
 """
 
 import os
@@ -19,7 +19,7 @@ from penstock.workers.options import Fail, Release
 
 NOT_NOW = 75  # EX_TEMPFAIL of sysexits.h
 _TO_END = 2.0  # seconds from SIGTERM to SIGKILL
-_LINE = 1 << 16  # bytes of a line of stderr that are looked at
+_LINE = 1 << 16  # bytes of a line of stderr that are read
 
 
 class Commands:
@@ -47,7 +47,7 @@ class Commands:
 
     def __call__(self, message: Message) -> None:
         """Run the command; returns if the message is to be acknowledged."""
-        with tempfile.TemporaryFile() as payload:  # a pipe would need a thread to write what is not read
+        with tempfile.TemporaryFile() as payload:  # a pipe would need a thread that writes
             payload.write(message.payload)
             payload.seek(0)
             process = self._start(message, payload)
@@ -62,7 +62,7 @@ class Commands:
                 self._running.pop(message.receipt or "", None)
             last.wait()
         if code == NOT_NOW:
-            # Held for a while, and its place with it: whatever is not ready now is not asked at once again.
+            # The message is held during the backoff, so that it is not claimed again at once.
             self._stop.wait(self._pause(message))
             raise Release
         if code < 0:
@@ -72,7 +72,7 @@ class Commands:
 
     def _start(self, message: Message, payload: IO[bytes]) -> subprocess.Popen[bytes]:
         try:
-            process = subprocess.Popen(  # noqa: S603 - that is what it is for
+            process = subprocess.Popen(  # noqa: S603 - the command is the user's own
                 self._command,
                 stdin=payload,
                 stdout=self._stdout,
@@ -104,11 +104,11 @@ class Commands:
         _signal(process, signal.SIGTERM)
         with suppress(subprocess.TimeoutExpired):
             process.wait(_TO_END)
-        _signal(process, signal.SIGKILL)  # also what it has started
+        _signal(process, signal.SIGKILL)  # to the whole group: child processes too
         process.wait()
 
     def close(self) -> None:
-        """End everything that still runs."""
+        """End all running commands."""
         with self._lock:
             left = list(self._running.values())
         for process in left:
@@ -118,7 +118,7 @@ class Commands:
 
 
 class _LastLine:
-    """Reads what a command says on stderr, passes it on, and remembers the last line."""
+    """Reads a command's stderr, passes it on, and keeps the last line."""
 
     def __init__(self, stream: IO[bytes] | None, pass_on: Callable[[bytes], object]) -> None:
         self._stream = stream
@@ -136,7 +136,7 @@ class _LastLine:
                 self._pass_on(line)
 
     def wait(self) -> None:
-        """Until all was read; not for ever, as a process that the command left behind may have the stream open."""
+        """Wait until stderr is read, a second at most: a process that the command left may have it open."""
         self._thread.join(1.0)
 
     def shown(self) -> str:
@@ -146,7 +146,7 @@ class _LastLine:
 
 
 def environment(message: Message) -> dict[bytes, bytes]:
-    """What a command is told of its message."""
+    """The environment variables of a message."""
     told = {
         "PENSTOCK_ID": message.id,
         "PENSTOCK_QUEUE": message.queue,

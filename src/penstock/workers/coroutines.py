@@ -113,7 +113,7 @@ class _Tasks(Worker[Message, "asyncio.Task[None]"]):
             try:
                 await self.watch()
             finally:
-                # In a task of its own: a second cancellation must not keep it from releasing.
+                # A task of its own: a second cancellation must not prevent the release.
                 finishing = asyncio.create_task(self._finish(claimer, settler, *others))
                 while not finishing.done():
                     try:
@@ -129,7 +129,7 @@ class _Tasks(Worker[Message, "asyncio.Task[None]"]):
         await asyncio.wait(parts)
 
     async def _hear(self) -> None:
-        """Wake the watch when the caller's event asks to stop."""
+        """Wake the watch when the caller sets its stop event."""
         await self._asked.wait()
         self.wake()
 
@@ -161,7 +161,7 @@ class _Tasks(Worker[Message, "asyncio.Task[None]"]):
         tasks = [task for task, held in self._at_work.items() if held in dropped]
         for held in dropped:
             self.options.dropped(held.message)
-        if tasks and self._in_loop:  # coroutines end before anyone else gets the message
+        if tasks and self._in_loop:  # coroutines end before another consumer gets the message
             for task in tasks:
                 task.cancel()
             await asyncio.wait(tasks, timeout=POLL)
@@ -177,7 +177,7 @@ class _Tasks(Worker[Message, "asyncio.Task[None]"]):
 
 
 async def _in_thread(call: Callable[[Message], Any], argument: Message) -> None:
-    """Call in a thread of its own, which nobody has to wait for when the process ends."""
+    """Call in a daemon thread: the end of the process does not wait for it."""
     loop = asyncio.get_running_loop()
     done: asyncio.Future[None] = loop.create_future()
     context = contextvars.copy_context()
@@ -190,7 +190,7 @@ async def _in_thread(call: Callable[[Message], Any], argument: Message) -> None:
         raised: BaseException | None = None
         try:
             context.run(call, argument)
-        except StopIteration as error:  # no future takes that
+        except StopIteration as error:  # a future refuses StopIteration
             raised = RuntimeError(f"the handler raised {error!r}")
         except BaseException as error:
             raised = error
@@ -203,7 +203,7 @@ async def _in_thread(call: Callable[[Message], Any], argument: Message) -> None:
 def _call_soon(loop: asyncio.AbstractEventLoop, call: Callable[..., object], *arguments: object) -> None:
     try:
         loop.call_soon_threadsafe(call, *arguments)
-    except RuntimeError:  # the loop has ended, and nobody waits any more
+    except RuntimeError:  # the loop has ended
         return
 
 

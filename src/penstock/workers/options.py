@@ -1,4 +1,4 @@
-"""What a worker can be told, by options and by signals, and what it tells."""
+"""A worker's options, results, outcomes of handlers, backoff and stop signals."""
 
 import logging
 import signal
@@ -16,10 +16,10 @@ from penstock.errors import DiskFull, StoreUnreachable
 from penstock.workers.holding import RELEASE, Outcome
 
 MAX_CONCURRENCY = 10_000
-GLANCE = 0.2  # seconds between looks at what wakes nobody: a queue that may yet get messages, an event of others
-PATIENCE = 10.0  # seconds that calls to the store may still take when everything is let go
-POLL = 1.0  # seconds that a claim waits before the worker looks around: no stop takes longer to be noticed
-PASSING = (StoreUnreachable, DiskFull)  # errors of a store that may be over the next time
+GLANCE = 0.2  # seconds between two polls of an empty queue, or of the caller's stop event
+PATIENCE = 10.0  # seconds for the last calls to the store when the worker ends
+POLL = 1.0  # seconds of a claim's long poll: a stop is noticed at the latest after it
+PASSING = (StoreUnreachable, DiskFull)  # errors after which the call is repeated
 _STOPPING = (signal.SIGINT, signal.SIGTERM)
 _LONGEST_BACKOFF = 300.0
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.1, 10.0
@@ -38,7 +38,7 @@ class Release(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """How the work on a message ended, as a worker's `report` is told."""
+    """How the work on a message ended: the argument of a worker's `report`."""
 
     message: Message
     outcome: str  # "ack", "fail", "release", or "lost": another consumer may have the message
@@ -48,13 +48,13 @@ class Result:
 
 @dataclass(slots=True)
 class Worked:
-    """What a worker did, as work() returns it."""
+    """How many messages a worker has settled, and how: the result of work()."""
 
     acked: int = 0
     failed: int = 0  # attempts that failed: their messages may have been tried again since
     released: int = 0
-    lost: int = 0  # leases that ended too early: what became of the work is not known to the queue
-    signal: int | None = None  # that stopped it
+    lost: int = 0  # leases that ended before the work: the queue does not know its outcome
+    signal: int | None = None  # the signal that stopped the worker
 
     def count(self, outcome: str) -> None:
         """Count a message by its outcome."""
@@ -72,7 +72,7 @@ def exponential(message: Message) -> float:
 
 @dataclass(frozen=True)
 class Options:
-    """What a worker was told, checked."""
+    """A worker's checked options."""
 
     concurrency: int
     lease: float
@@ -95,7 +95,7 @@ class Options:
         on_drop: Callable[[Any], object] | None,
         report: Callable[[Result], object] | None,
     ) -> "Options":
-        """The options, if they make sense."""
+        """The options; TypeError, InvalidArgument."""
         return cls(
             whole("concurrency", concurrency, 1, MAX_CONCURRENCY),
             checked_lease(lease),
@@ -108,17 +108,17 @@ class Options:
         )
 
     def delay(self, message: Message) -> float:
-        """How long a message that has failed stays away."""
+        """Seconds until a failed message is available again."""
         if not callable(self.backoff):
             return self.backoff
         try:
             return seconds("backoff", self.backoff(message))
-        except Exception as error:  # a mistake in it must not stop the work
+        except Exception as error:  # an error of the caller's function must not stop the work
             _log.warning("backoff of message %s: %s; the usual one is taken", message.id, reason_of(error))
             return exponential(message)
 
     def outcome(self, message: Message, error: Exception) -> Outcome:
-        """How a message is settled whose handler has raised."""
+        """How to settle a message whose handler has raised."""
         if isinstance(error, Release):
             return RELEASE
         if isinstance(error, Fail):
@@ -155,7 +155,7 @@ def reason_of(error: BaseException) -> str:
 
 
 class Pauses:
-    """How long to wait before a store is asked again: longer each time, and no two workers alike."""
+    """Pauses before a call to the store is repeated: exponential, with jitter."""
 
     def __init__(self) -> None:
         self._next = _FIRST_PAUSE
@@ -166,17 +166,17 @@ class Pauses:
 
         if self._next == _FIRST_PAUSE:
             _log.warning("the worker tries again until it succeeds: %s", str(error))
-        pause = self._next * random.uniform(0.5, 1)  # noqa: S311 - only spreads them
+        pause = self._next * random.uniform(0.5, 1)  # noqa: S311 - jitter
         self._next = min(2 * self._next, _LONGEST_PAUSE)
         return pause
 
 
 @contextmanager
 def stop_signals(stop: Callable[[int], None]) -> Iterator[None]:
-    """Call `stop` for each such signal, and let things be as they were afterwards.
+    """Call `stop` for SIGINT and SIGTERM; restores the handlers afterwards.
 
-    Only the main thread is told of signals; elsewhere this does nothing. `stop` is called between any two steps of
-    that thread, and so must not take a lock. A Ctrl-C that is ignored, as under nohup, stays so.
+    Only the main thread gets signals; in other threads this does nothing. `stop` may interrupt that thread
+    anywhere, so it must not take a lock. A Ctrl-C that is ignored, as under nohup, stays ignored.
     """
     if threading.current_thread() is not threading.main_thread():
         yield

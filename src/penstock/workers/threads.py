@@ -1,6 +1,6 @@
 """`penstock.work`: the worker with threads, one for each handler and one for each of the worker's parts.
 
-The caller's thread watches over them: it hears signals, and decides when to stop claiming and when to let go.
+The caller's thread is the watch: it gets signals, and decides when claiming stops and when messages are released.
 """
 
 import threading
@@ -19,7 +19,7 @@ from penstock.workers.holding import ACK, RELEASE, Held, Outcome
 from penstock.workers.options import GLANCE, PATIENCE, Backoff, Options, Result, Worked, stop_signals
 from penstock.workers.worker import Worker
 
-_NAP = 1.0  # seconds: a signal that comes right before Python waits is seen when it wakes
+_NAP = 1.0  # seconds of a wait: a signal right before it is noticed after it
 
 
 def work(
@@ -110,7 +110,7 @@ class _Threads(Worker[Message, threading.Thread]):
         self._handler = handler
         self._longest_look = _NAP if stop is None else GLANCE
         self._todo: SimpleQueue[Held[Message] | None] = SimpleQueue()
-        self._news: SimpleQueue[None] = SimpleQueue()  # into which a signal handler may put something
+        self._news: SimpleQueue[None] = SimpleQueue()  # a signal handler may put: it takes no lock
 
     def run(self) -> Worked:
         """Work until stopped."""
@@ -127,7 +127,7 @@ class _Threads(Worker[Message, threading.Thread]):
                 extender.join(PATIENCE)
                 for _ in handlers:
                     self._todo.put(None)
-                for thread in handlers if self.is_idle() else ():  # else a handler does not end: nobody waits
+                for thread in handlers if self.is_idle() else ():  # not for a handler that does not end
                     thread.join()
         return self.result()
 
@@ -138,7 +138,7 @@ class _Threads(Worker[Message, threading.Thread]):
             except BaseException as error:
                 self.fail(error)
 
-        # Not through the store's door to threads: handlers are no part of a store.
+        # Not system.threads: handlers are no part of a store.
         thread = threading.Thread(target=run, name=f"penstock-work-{name}", daemon=True)
         thread.start()
         return thread

@@ -1,11 +1,11 @@
-"""The worker: what it claims, how work is settled, when leases are extended, how it stops.
+"""The worker: a claimer, handlers, a settler and an extender of leases, and how they stop.
 
     claimer -> handlers -> ended -> settler
                   |                    |
                   +--- what is held ---+--- extender
 
-It never holds more messages than it can work on; what ended while the last call ran is settled together. `threads`
-and `coroutines` drive it: they start its parts, call handlers, and say how a part waits.
+It never holds more messages than it has handlers. Messages whose work ended during the last call to the store are
+settled together. `threads` and `coroutines` start the parts, call handlers, and implement waiting.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
 Part = TypeVar("Part")  # a thread, or a task
-Ended: TypeAlias = "Sequence[tuple[Held[AnyMessage], str]]"  # with what became of each
+Ended: TypeAlias = "Sequence[tuple[Held[AnyMessage], str]]"  # messages with their outcomes
 _log = logging.getLogger("penstock")
 
 
@@ -41,7 +41,7 @@ class Bell(Protocol):
 
 
 class _GivenUp(Exception):
-    """The store did not answer, and is not asked again."""
+    """The store did not answer, and the call is not repeated."""
 
 
 class Worker(Generic[AnyMessage, Part]):
@@ -62,13 +62,13 @@ class Worker(Generic[AnyMessage, Part]):
         self.worked = Worked()
         self.holding: Holding[AnyMessage] = Holding(options.lease)
         self._ended: list[Held[AnyMessage]] = []  # to be settled
-        self._free = options.concurrency  # handlers that wait for work
-        self._stop = stop  # the caller's
+        self._free = options.concurrency  # idle handlers
+        self._stop = stop  # the caller's event
         self._stopping = False  # nothing more is claimed
-        self._hurry = False  # what is held is released now: a second signal, or an error
-        self._leaving = False  # nothing more is tried again
-        self._claiming = True  # the claimer has not ended
-        self._closing = False  # nothing more will have ended
+        self._hurry = False  # release all messages now: after a second signal, or an error
+        self._leaving = False  # no call is repeated
+        self._claiming = True  # the claimer is running
+        self._closing = False  # no further work will end
         self._error: BaseException | None = None
         self._room, self._work, self._due, self._over = bell(), bell(), bell(), bell()
 
@@ -76,15 +76,15 @@ class Worker(Generic[AnyMessage, Part]):
 
     @abstractmethod
     async def ask(self, call: Callable[[], Any]) -> Any:
-        """What the store answers to a call."""
+        """The result of a call to the store."""
 
     @abstractmethod
     def settings(self) -> Any:
-        """A call for the queue's settings."""
+        """The queue's settings, to be passed to ask()."""
 
     @abstractmethod
     def begin(self, held: Held[AnyMessage]) -> None:
-        """Have a handler work on a message; `end` is called with its outcome."""
+        """Give a message to a handler, which calls end() with the outcome."""
 
     @abstractmethod
     async def drop(self, dropped: Sequence[Held[AnyMessage]]) -> None:
@@ -92,7 +92,7 @@ class Worker(Generic[AnyMessage, Part]):
 
     @abstractmethod
     def wake(self) -> None:
-        """Let the watch look again. A signal handler may call it: it takes no lock."""
+        """Wake the watch. A signal handler may call this: it takes no lock."""
 
     @abstractmethod
     async def look(self, seconds: float | None) -> None:
@@ -105,7 +105,7 @@ class Worker(Generic[AnyMessage, Part]):
     # The watch
 
     async def watch(self) -> None:
-        """Return when there is nothing left to wait for."""
+        """Return when all work is done, or the grace period is over."""
         deadline: float | None = None
         while not self._hurry:
             now = time.monotonic()
@@ -117,9 +117,9 @@ class Worker(Generic[AnyMessage, Part]):
             await self.look(None if deadline is None else deadline - now)
 
     async def finish(self, claimer: Part, settler: Part) -> None:
-        """Release what handlers still work on. What they finish from now on does not count."""
+        """Release messages that handlers still work on; their results no longer count."""
         self.stop_claiming()
-        await self.join(claimer, 2 * POLL)  # else it would claim what is released
+        await self.join(claimer, 2 * POLL)  # else it would claim the released messages
         with self.lock:
             self._leaving = True
             dropped = self.holding.give_up()
@@ -130,27 +130,27 @@ class Worker(Generic[AnyMessage, Part]):
         await self.drop(dropped)
         if dropped:
             await self._settle(RELEASE, dropped, busy=True)
-        await self.join(claimer, PATIENCE)  # it may bring messages yet, to be released
+        await self.join(claimer, PATIENCE)  # its last claim may bring messages, to be released
         with self.lock:
             self._closing = True
             self._work.ring()
         await self.join(settler, PATIENCE)
 
     def result(self) -> Worked:
-        """What was done; raises what has ended the worker."""
+        """The result of work(); raises the error that has ended the worker."""
         if self._error is not None:
             raise self._error
         return self.worked
 
     def told(self, number: int) -> None:
-        """A signal asks the worker to stop; the second one, to do so at once."""
+        """Handle a signal: the first stops the worker, the second releases its messages at once."""
         self.worked.signal = number
         self._hurry |= self.is_stopping()
-        self._stopping = True  # the watch does the rest, as a signal handler takes no lock
+        self._stopping = True  # the watch does the rest, with the lock
         self.wake()
 
     def is_stopping(self) -> bool:
-        """Whether nothing more is to be claimed."""
+        """Whether claiming has to stop."""
         return self._stopping or (self._stop is not None and self._stop.is_set())
 
     def is_idle(self) -> bool:
@@ -171,12 +171,12 @@ class Worker(Generic[AnyMessage, Part]):
         """End the worker with an error."""
         with self.lock:
             self._error = self._error or error
-            self._stopping = True  # at once, else what is released would be claimed again
+            self._stopping = True  # before the release, else the released messages would be claimed again
         self._hurry = True
         self.wake()
 
     async def _try(self, call: Callable[[], Any], giving_up: Callable[[], bool]) -> Any:
-        """Ask the store until it answers; _GivenUp if that is no longer wanted."""
+        """Call the store until it answers; _GivenUp once giving_up() is true."""
         pauses = Pauses()
         while True:
             try:
@@ -201,7 +201,7 @@ class Worker(Generic[AnyMessage, Part]):
             settings = await self._try(self.settings, self.is_stopping)
             with self.lock:
                 self.holding.lease = min(self.options.lease, settings.max_lease)
-                self._due.ring()  # the extender must not sleep longer than that allows
+                self._due.ring()  # the extender's sleep depends on it
             while (room := await self._room_for_more()) and await self._claim(room):
                 pass
         except _GivenUp:
@@ -213,14 +213,14 @@ class Worker(Generic[AnyMessage, Part]):
             self.wake()
 
     async def _room_for_more(self) -> int:
-        """How many messages can be worked on; 0: no more are wanted. Waits until it is one or the other."""
+        """Wait for idle handlers; how many there are, or 0 if the worker stops."""
         with self.lock:
             while not self._free and not self.is_stopping():
                 await self._room.wait(None)
             return 0 if self.is_stopping() else self._free
 
     async def _claim(self, room: int) -> bool:
-        """Claim messages for handlers that wait for work; False if the queue is empty and that is the end."""
+        """Claim messages for idle handlers; False if the queue is empty and the worker is to end then."""
         options, lease = self.options, self.holding.lease
         wait = 0 if options.until_empty else POLL
         messages = await self._try(
@@ -242,9 +242,9 @@ class Worker(Generic[AnyMessage, Part]):
         return True
 
     async def _wait_while_empty(self) -> bool:
-        """Nothing is available: wait a moment for what may yet come; False if that is nothing."""
+        """No message is available: wait a moment; False if none is delayed or worked on either."""
         with self.lock:
-            if self._free < self.options.concurrency:  # what is worked on may fail and come back
+            if self._free < self.options.concurrency:  # a message that is worked on may come back
                 await self._room.wait(GLANCE)
                 return True
         if await self._try(self.queue.count, self.is_stopping) == 0:
@@ -255,13 +255,13 @@ class Worker(Generic[AnyMessage, Part]):
     # Handlers
 
     def raised(self, held: Held[AnyMessage], error: BaseException) -> tuple[Outcome, BaseException | None]:
-        """How a message is settled whose handler has raised, and what ends the worker with it."""
+        """The outcome of a handler that has raised, and the error that ends the worker, if it does."""
         if isinstance(error, Exception):
             return self.options.outcome(held.message, error), None
         return RELEASE, error  # such as SystemExit
 
     def end(self, held: Held[AnyMessage], outcome: Outcome = ACK, error: BaseException | None = None) -> None:
-        """The work on a message has ended, and perhaps the worker with it."""
+        """A handler has ended; with an error the worker ends as well."""
         if error is not None:
             self.fail(error)
         with self.lock:
@@ -294,14 +294,14 @@ class Worker(Generic[AnyMessage, Part]):
             self._due.ring()
 
     def _wake_if_last(self) -> None:
-        """Only a worker that claims no more ends with the last of its work."""
+        """Wake the watch if this may have been the last work of a worker that claims no more."""
         if self._stopping or not self._claiming:
             self.wake()
 
     # The settler
 
     async def settle_all(self) -> None:
-        """Settle what ends, until nothing more will."""
+        """Settle messages whose work has ended, until finish() closes the worker."""
         while True:
             with self.lock:
                 while not self._ended and not self._closing:
@@ -314,7 +314,7 @@ class Worker(Generic[AnyMessage, Part]):
             self._wake_if_last()
 
     async def _settle(self, outcome: Outcome, held: list[Held[AnyMessage]], busy: bool = False) -> None:
-        """Settle what ended alike; its handlers are free again, unless they are still busy."""
+        """Settle messages with the same outcome; their handlers are idle then, unless they are still busy."""
         receipts = [each.receipt for each in held]
         lost: set[str] = set()
         try:
@@ -359,7 +359,7 @@ class Worker(Generic[AnyMessage, Part]):
                 await self._due.wait(self.holding.pause(time.monotonic()))
 
     async def _longest_lease(self) -> float:
-        """The lease to ask for: the queue may have another limit by now, and who asks for more is cut to it."""
+        """The lease to ask for, within the queue's current max_lease."""
         settings = await self.ask(self.settings)
         with self.lock:
             self.holding.lease = min(self.options.lease, settings.max_lease)

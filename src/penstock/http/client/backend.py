@@ -56,9 +56,6 @@ class Remote:
         """The error of a store that was closed."""
         return StoreClosed(f"the store {self.address.url!r} was closed: open it again with {self.opener}")
 
-    def request(self, call: Call[Any]) -> bytes:
-        return call.request(self.address.authority, self.address.credentials)
-
     @abstractmethod
     async def once(self, call: Call[Result]) -> Result:
         """Send a request once and return its result; Failure if there is no usable answer."""
@@ -125,12 +122,12 @@ class RemoteBackend(Remote):
     def ask(self, call: Call[Result], tries: int = 0) -> Result:
         """Send a request and return its result; retried where that is safe."""
         try:
-            return call.result(self.pool.ask(self.request(call), self.timeout + call.wait))
+            return call.result(self.pool.ask(call.request(self.address), self.timeout + call.wait))
         except Failure as failure:
             return blocking.run(self.again(call, failure, tries))
 
     async def once(self, call: Call[Result]) -> Result:
-        return call.result(self.pool.ask(self.request(call), self.timeout + call.wait))
+        return call.result(self.pool.ask(call.request(self.address), self.timeout + call.wait))
 
     async def sleep(self, seconds: float) -> None:
         self.clock.wait(self.closing, seconds)

@@ -13,6 +13,7 @@ from penstock.contract.operation import Operation
 from penstock.contract.operations import Messages, Publish, Put
 from penstock.contract.streams import BatchPlan
 from penstock.errors import InvalidArgument
+from penstock.http.client.address import Address
 from penstock.http.client.failures import Garbage, Lost, Refused
 from penstock.wire import frames, jsons, problems
 
@@ -107,9 +108,9 @@ class Call(NamedTuple, Generic[Result]):
     read: Callable[[Answer], Result]
     wait: float = 0.0  # seconds that the answer may take beyond the timeout
 
-    def request(self, authority: str, credentials: str = "") -> bytes:
+    def request(self, address: Address) -> bytes:
         """The bytes to send."""
-        head = _head(self.start, authority, credentials, self.headers)
+        head = _head(self.start, address.authority, address.credentials, self.headers)
         if self.body is None:
             return head + b"\r\n"
         return b"%bContent-Length: %d\r\n\r\n%b" % (head, len(self.body), self.body)
@@ -138,8 +139,6 @@ _shapes: dict[type[Operation[Any]], _Shape] = {}
 
 
 def _shape(kind: type[Operation[Any]]) -> _Shape:
-    if kind in _shapes:
-        return _shapes[kind]
     http = kind.http
     segments = ["%s" if part[:1] == "{" else part for part in http.segments]
     headers = _WANTS_FRAME if http.answer.kind is Message else ""
@@ -163,7 +162,8 @@ def call_of(operation: Operation[Result]) -> Call[Result]:
         return plain
     if operation.limits:
         operation = operation.within_limits()
-    http, shape, body, sent = operation.http, _shape(type(operation)), None, {}
+    http, body, sent = operation.http, None, {}
+    shape = _shapes.get(type(operation)) or _shape(type(operation))
     for name, wire, omit, default, send in shape.fields:
         value = getattr(operation, name)
         if not omit or value != default:

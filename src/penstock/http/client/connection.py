@@ -9,6 +9,7 @@ import socket
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from time import monotonic
 from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
 
@@ -31,7 +32,7 @@ class Kept(Protocol):
 
     last_used: float
 
-    def is_stale(self) -> bool:
+    def is_stale(self) -> object:
         """Whether the server has closed it, or has sent bytes that nobody asked for."""
 
     def close(self) -> None:
@@ -115,15 +116,13 @@ class Connection:
         except (OSError, UnicodeError) as error:  # UnicodeError: of a host name that is too long
             raise not_sent(error, address.share is not None) from None
         self._encrypted = address.tls is not None
-        self._tells = address.share is not None  # a send on a Unix socket fails at once when the server has gone
         self._reader = AnswerReader()
         self._socket.setblocking(False)
         self._readable = select.poll()
         self._readable.register(self._socket, select.POLLIN)
+        # Never of a Unix socket: a send to one tells at once whether the other end has gone.
+        self.is_stale = bool if address.share is not None else partial(self._readable.poll, 0)
         self.last_used = monotonic()
-
-    def is_stale(self) -> bool:
-        return not self._tells and bool(self._readable.poll(0))
 
     def ask(self, request: bytes, seconds: float) -> Answer:
         """Send a request and return its answer; Failure, TimedOut after so many seconds."""

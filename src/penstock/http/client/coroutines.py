@@ -195,7 +195,7 @@ class RemoteBackend(Remote):
             return await self.again(call, failure, tries)
 
     async def once(self, call: Call[Result]) -> Result:
-        return call.result(await self.pool.ask(self.request(call), self.timeout + call.wait))
+        return call.result(await self.pool.ask(call.request(self.address), self.timeout + call.wait))
 
     async def sleep(self, seconds: float) -> None:
         end = self.clock.monotonic() + seconds

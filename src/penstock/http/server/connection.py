@@ -399,12 +399,10 @@ class Connection(asyncio.Protocol):
 
     def answer(self, request: Request, answer: Answer) -> None:
         """Answer the current request."""
-        service = self.service
-        self._release(request)
+        service, size, request.body = self.service, len(request.body), b""
         self._current = self._task = None
         try:
-            service.answers[answer.status] += 1
-            service.answered()
+            service.answered(answer.status, size)
             if service.access_log:
                 logs.access(request, answer)
             if self._lost:

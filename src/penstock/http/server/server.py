@@ -174,8 +174,10 @@ class Service:
         for connection in self.idle.first(-spare):
             connection.give_up()
 
-    def answered(self) -> None:
-        """Count a request, which may have made a queue: descriptors are counted again before they run out."""
+    def answered(self, status: int, size: int) -> None:
+        """Count an answered request and its body. It may have made a queue: descriptors are counted in time."""
+        self.answers[status] += 1
+        self.buffered -= size
         self._unseen -= _PER_REQUEST
         if self._unseen < 0:
             self._make_room()

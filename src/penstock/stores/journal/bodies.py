@@ -21,8 +21,8 @@ from zlib_ng.zlib_ng import crc32
 from penstock.contract.message import Entry, Plain
 from penstock.engine.storage import Body
 from penstock.errors import StoreClosed, StoreCorrupt
-from penstock.rules.rows import Page
-from penstock.stores.journal.files import PLACE_BITS, Segment, offset_of
+from penstock.rules.rows import MANY, Page
+from penstock.stores.journal.files import OFFSET, PLACE_BITS, Segment
 from penstock.stores.journal.format import Dialect
 from penstock.stores.journal.groups import MAGIC, xid_of
 from penstock.system.files import File
@@ -232,31 +232,27 @@ def find(
 ) -> list[Extent]:
     """The extents of bodies; `copy` makes copies of bodies from the first unwritten place on."""
     found = []
-    runs = contents.runs(seqs)
+    runs = contents.runs(seqs) if len(seqs) >= MANY else None
     if runs is None:
-        rows = [contents.locate(seq) for seq in seqs]
-        runs = [(page, at, at + 1) for page, at in rows]
+        runs = [(page, at, at + 1) for page, at in map(contents.locate, seqs)]
     for page, start, end in runs:
         places = page.place[start:end].tolist()
         sizes = page.size[start:end].tolist()
         crcs = page.crc[start:end].tolist()
         first, last = places[0], places[-1]
         together = last < first_unwritten and first >> PLACE_BITS == last >> PLACE_BITS
-        if together and last - first <= _READ_AHEAD and (end - start == 1 or places == sorted(places)):
-            found.append(_in_file(segments, places, sizes, crcs))
-            continue
-        for place, size, crc in zip(places, sizes, crcs, strict=True):
-            if place < first_unwritten:
-                found.append(_in_file(segments, [place], [size], [crc]))
+        parts = [(places, sizes, crcs)]
+        if not (together and last - first <= _READ_AHEAD and (end - start == 1 or places == sorted(places))):
+            parts = [([place], [size], [crc]) for place, size, crc in zip(places, sizes, crcs, strict=True)]
+        for places, sizes, crcs in parts:
+            first = places[0]
+            if first < first_unwritten:
+                file = segments[first >> PLACE_BITS].file
+                starts = [place - first for place in places]
+                found.append(Extent(file, first & OFFSET, starts, sizes, crcs))
             else:
-                found.append(Extent(None, 0, [0], [size], [crc], copy(place, size)))
+                found.append(Extent(None, 0, [0], sizes, crcs, copy(first, sizes[0])))
     return found
-
-
-def _in_file(segments: Mapping[int, Segment], places: list[int], sizes: list[int], crcs: list[int]) -> Extent:
-    first = places[0]
-    starts = [place - first for place in places]
-    return Extent(segments[first >> PLACE_BITS].file, offset_of(first), starts, sizes, crcs)
 
 
 def read(found: Sequence[Extent], queue: str, is_closed: Callable[[], bool]) -> list[Body]:

@@ -21,7 +21,7 @@ PLACE_BITS = 40
 FILL = b"\x01"  # REMOVE, which does nothing to an empty queue
 FILLING = 256 << 10  # the most bytes that a file is filled ahead
 SECTOR = 512  # bytes that a disk writes whole, or not at all
-_OFFSET = (1 << PLACE_BITS) - 1
+OFFSET = (1 << PLACE_BITS) - 1
 
 
 def journals(names: Iterable[str]) -> list[str]:
@@ -77,7 +77,7 @@ def mode_of(segments: Sequence[Segment]) -> int:
 
 def offset_of(place: int) -> int:
     """The offset of a place in its segment."""
-    return place & _OFFSET
+    return place & OFFSET
 
 
 def filling_end(end: int) -> int:

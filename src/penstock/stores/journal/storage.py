@@ -304,14 +304,17 @@ class JournalStorage:
     def make_room(self, entries: Sequence[Entry] = (), claims: int = 0, settings: Settings | None = None) -> None:
         """Reserve space for new messages, claims or settings; DiskFull changes nothing."""
         reservation = self.reservation
-        if len(entries) == 1:
-            entry = entries[0]
-            needed = len(entry.payload) + PER_MESSAGE
-            plain = entry.headers is None and entry.key is None and entry.created_at is None
-            ballast = reservation.ballast
-            if plain and needed <= reservation.left and ballast.size >= ballast.owed:
-                reservation.left -= needed
-                return
+        ballast = reservation.ballast
+        if ballast.size >= ballast.owed and settings is None:
+            if not entries:
+                return  # space for claims is reserved with their messages
+            if len(entries) == 1:
+                entry = entries[0]
+                needed = len(entry.payload) + PER_MESSAGE
+                plain = entry.headers is None and entry.key is None and entry.created_at is None
+                if plain and needed <= reservation.left:
+                    reservation.left -= needed
+                    return
         if settings is not None:
             reservation.left = 0
             reservation.expect(0, groups.OVERHEAD + len(encode_record(Update(self.at, settings))))
@@ -377,9 +380,7 @@ class JournalStorage:
 
     # In any thread
 
-    def at_hand(self, found: Sequence[Extent]) -> list[Extent] | None:
-        """Extents with their bytes, if no disk access is needed; else None."""
-        return bodies.from_cache(found)
+    at_hand = staticmethod(bodies.from_cache)
 
     def read(self, found: Sequence[Extent]) -> list[Body]:
         """Read bodies and check them."""
@@ -490,7 +491,7 @@ class JournalStorage:
         """Seal the open group and begin the next, in a new file if this one has reached the segment size."""
         group = self._open
         if group.xid is None:
-            group.xid = last_xid(self.state.next_seq)
+            group.xid = last_xid(self.state.rows.next_seq)
         group.at = self.at = max(self.at, self.state.advanced)  # messages that are gone by then stay gone
         self._sealed.append(group)
         end = group.start + len(group.buffer) + len(group.records) + _TAIL
