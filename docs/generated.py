@@ -45,7 +45,7 @@ def command_line() -> str:
     """Every command with its arguments, options and examples."""
     head = [
         "# Command line",
-        "`penstock [--store URL] COMMAND`. The store is `--store`, else `$PENSTOCK_STORE`, else `./penstock-data`. "
+        "`penstock [--store URL] COMMAND`. The store is `--store`, else `$PENSTOCK_STORE`, else `./penstock-data`.",
         "Exit codes: 0 ok, 1 an error with its message on stderr, 2 wrong usage, 3 nothing there (an empty queue).",
     ]
     return "\n\n".join([*head, *commands(cli, click.Context(cli, info_name="penstock"))]) + "\n"
@@ -108,7 +108,7 @@ def routes() -> str:
     described = document()
     sections = [
         "# HTTP routes",
-        "Made from the server's OpenAPI document, which every server has at `/-/openapi.json` and shows at `/-/docs`. "
+        "Made from the OpenAPI document, which every server has at `/-/openapi.json` and shows at `/-/docs`.",
         "[HTTP, explained](../http.md) has the ideas: batches, loads, tokens, errors.",
     ]
     tag = ""
