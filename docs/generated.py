@@ -45,8 +45,8 @@ def command_line() -> str:
     """Every command with its arguments, options and examples."""
     head = [
         "# Command line",
-        "`penstock [--store URL] COMMAND`. The store is `--store`, else `$PENSTOCK_STORE`, else `./penstock-data`.",
-        "Exit codes: 0 ok, 1 an error with its message on stderr, 2 wrong usage, 3 nothing there (an empty queue).",
+        "`penstock [--store URL] COMMAND`. The store is `--store`, `$PENSTOCK_STORE` or `./penstock-data`.",
+        "Exit codes: 0 ok, 1 an error with its message on stderr, 2 wrong usage, 3 an empty queue.",
     ]
     return "\n\n".join([*head, *commands(cli, click.Context(cli, info_name="penstock"))]) + "\n"
 
