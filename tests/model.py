@@ -26,6 +26,7 @@ class Item:
     reason: str | None = None
     stream: str | None = None  # that holds it
     read_at: dict[str, int] = field(default_factory=dict)  # when each stream claimed it last
+    group: str | None = None
 
 
 @dataclass
@@ -90,12 +91,12 @@ class Model:
         states = [self.state(item) for item in self.items]
         return {name: states.count(name) for name in ("delayed", "available", "in_flight", "done", "failed")}
 
-    def put(self, drafts: list[tuple[int, int, int | None, str | None]]) -> list[int] | str:
-        """(priority, delay ms, retention ms, key) each; the numbers, or why not."""
+    def put(self, drafts: list[tuple[int, int, int | None, str | None, str | None]]) -> list[int] | str:
+        """(priority, delay ms, retention ms, key, group) each; the numbers, or why not."""
         keys = {key: seq for key, (seq, at) in self.keys.items() if self.now < at + 300_000}
         new: list[Item] = []
         seqs = []
-        for priority, delay, retention, key in drafts:
+        for priority, delay, retention, key, group in drafts:
             if self.settings.priorities and not (
                 self.settings.priorities[0] <= priority <= self.settings.priorities[1]
             ):
@@ -105,7 +106,8 @@ class Model:
                 continue
             seq = self.next_seq + len(new)
             kept = round(self.settings.retention * 1000) if retention is None else retention
-            new.append(Item(seq, priority, self.now + delay, self.now + kept if kept else None, key, self.now))
+            expires_at = self.now + kept if kept else None
+            new.append(Item(seq, priority, self.now + delay, expires_at, key, self.now, group=group))
             seqs.append(seq)
             if key is not None:
                 keys[key] = seq
@@ -119,14 +121,43 @@ class Model:
         return seqs
 
     def next(self, n: int) -> list[Item]:
-        available = [item for item in self.items if self.state(item) == "available"]
-        return sorted(available, key=lambda item: (item.priority, item.seq))[:n]
+        """A group's messages come one at a time, in order: the first that is not settled, if none is in flight."""
+        groups: dict[str | None, list[Item]] = {}
+        for item in sorted(self.items, key=lambda item: item.seq):
+            if self.state(item) in ("delayed", "available", "in_flight"):
+                groups.setdefault(item.group, []).append(item)
+        heads = [
+            members[0]
+            for name, members in groups.items()
+            if name is not None and "in_flight" not in map(self.state, members)
+        ]
+        free = [item for item in [*groups.get(None, []), *heads] if self.state(item) == "available"]
+        return sorted(free, key=lambda item: (item.priority, item.seq))[:n]
+
+    def behind(self, claimed: list[Item], wanted: Callable[[Item], bool]) -> list[Item]:
+        """What a stream's batch takes along of the groups of what it claims: each group up to a gap."""
+        found = []
+        for head in claimed:
+            members = [item for item in self.items if item.group == head.group is not None and item.seq > head.seq]
+            members = [item for item in members if self.state(item) in ("delayed", "available", "in_flight")]
+            for item in sorted(members, key=lambda item: item.seq):
+                if self.state(item) != "available" or not wanted(item):
+                    break
+                found.append(item)
+        return found
 
     def claim(
-        self, n: int, lease: int, nonce: int, wanted: Callable[[Item], bool] = lambda item: True
+        self,
+        n: int,
+        lease: int,
+        nonce: int,
+        wanted: Callable[[Item], bool] = lambda item: True,
+        along: bool = False,
     ) -> list[int]:
         lease = min(lease, round(self.settings.max_lease * 1000))
         claimed = [item for item in self.next(len(self.items)) if wanted(item)][:n]
+        if along:
+            claimed = [*claimed, *self.behind(claimed, wanted)][:n]
         for item in claimed:
             item.waiting, item.nonce, item.lease_until = False, nonce, self.now + lease
             item.attempts += 1
@@ -232,7 +263,7 @@ class Model:
         def is_due(item: Item) -> bool:
             return item.seq < below and item.read_at.get(stream, -1) < since
 
-        if known.held is None and (claimed := self.claim(n, 1, nonce, is_due)):
+        if known.held is None and (claimed := self.claim(n, 1, nonce, is_due, along=True)):
             self.batches += 1
             known.held = (self.batches, sorted(claimed))
             for item in self.items:

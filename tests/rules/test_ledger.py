@@ -59,6 +59,7 @@ DRAFTS = st.tuples(
     st.sampled_from([0, 0, 0, 1, 1_000, 20_000]),
     st.sampled_from([None, None, None, 0, 1, 4_000, 30_000]),
     st.sampled_from([None, None, None, "a", "b", "c"]),
+    st.sampled_from([None, None, None, "red", "blue"]),
 )
 
 
@@ -85,10 +86,10 @@ class LedgerAgreesWithModel(RuleBasedStateMachine):
         self.model.advance(self.now)
 
     @rule(drafts=st.lists(DRAFTS, min_size=1, max_size=6))
-    def put(self, drafts: list[tuple[int, int, int | None, str | None]]) -> None:
+    def put(self, drafts: list[tuple[int, int, int | None, str | None, str | None]]) -> None:
         entries = [
-            Entry(b"", priority, None, delay / 1000, None if kept is None else kept / 1000, key)
-            for priority, delay, kept, key in drafts
+            Entry(b"", priority, None, delay / 1000, None if kept is None else kept / 1000, key, group=group)
+            for priority, delay, kept, key, group in drafts
         ]
         expected = self.model.put(drafts)
         if expected == "full":
@@ -102,9 +103,9 @@ class LedgerAgreesWithModel(RuleBasedStateMachine):
             self.record(admission.record)
             assert list(admission.seqs) == expected
 
-    @rule(count=st.integers(1, 3_000))
-    def put_many_at_once(self, count: int) -> None:
-        self.put([(0, 0, None, None)] * count)
+    @rule(count=st.integers(1, 3_000), groups=st.sampled_from([0, 0, 0, 1, 7, 1_000]))
+    def put_many_at_once(self, count: int, groups: int) -> None:
+        self.put([(0, 0, None, None, str(number % groups) if groups else None) for number in range(count)])
 
     @rule(n=st.integers(1, 8), lease=DURATIONS.filter(bool))
     def claim(self, n: int, lease: int) -> None:
@@ -304,6 +305,20 @@ class LedgerAgreesWithModel(RuleBasedStateMachine):
         else:
             assert expected is None
 
+    @rule()
+    def a_snapshot_is_loaded(self) -> None:
+        """The replica goes on from a copy of the state, as a store does that was opened again."""
+        if self.replica.streams:
+            return
+        self.replica.advance(self.now)
+        snapshot = self.replica.snapshot()
+        loaded = State("q", self.model.settings, 1)
+        for first, page in snapshot.pages:
+            loaded.load_page(first, page)
+        loaded.load(snapshot)
+        loaded.gone = self.replica.gone
+        self.replica = loaded
+
     @invariant()
     def everyone_agrees(self) -> None:
         if not hasattr(self, "ledger"):
@@ -318,6 +333,7 @@ class LedgerAgreesWithModel(RuleBasedStateMachine):
             expected_streams = sorted(holding + [(name, 0) for name in self.model.followers])
             assert [(each.stream, each.messages) for each in self.ledger.streams.all()] == expected_streams
             assert state.peek(5) == [item.seq for item in self.model.next(5)]
+            assert state.available() == len(self.model.next(len(self.model.items)))
 
     @invariant()
     def the_gone_are_those_that_were_put_and_are_not_there(self) -> None:
@@ -394,6 +410,36 @@ def test_a_payload_larger_than_the_queue_takes_is_refused_and_nothing_is_put() -
         ledger.put([Entry(b"abc"), Entry(b"abcd")], START)
     assert ledger.state.next_seq == 1
     assert ledger.state.available() == 0
+
+
+def test_groups_whose_messages_are_gone_leave_no_memory_behind() -> None:
+    ledger = ledger_with(0, max_attempts=1)
+    for round_ in range(200):
+        ledger.put([Entry(b"", group=f"{round_}-{number % 10}") for number in range(100)], START)
+        claim = ledger.claim(10, 30, "worker", round_, START)
+        assert claim is not None
+        assert len(claim.seqs) == 10
+        ledger.fail([(seq, round_) for seq in claim.seqs], 0, "no", START)
+        ledger.redrive(None, START)  # demotes the heads that have become available
+        ledger.purge(START)
+        ledger.state.gone.clear()
+    assert not ledger.state.groups
+    assert ledger.state.available() == 0
+    assert entries_kept(ledger) < 3_000
+
+
+def test_a_batch_of_a_stream_has_the_messages_of_a_group_in_order_and_the_next_batch_goes_on() -> None:
+    ledger = ledger_with(0)
+    ledger.put([Entry(b"", group="a" if number < 5 else "b") for number in range(10)], START)
+    ledger.streams.begin("night", "me", START)
+    first = ledger.streams.claim("night", 4, 1, START)
+    assert first is not None
+    assert first.seqs == [1, 6, 2, 3]
+    assert ledger.claim(10, 30, "worker", 2, START) is None  # both groups have messages in flight
+    ledger.streams.settle("night", 1, START)
+    second = ledger.streams.claim("night", 10, 3, START)
+    assert second is not None
+    assert second.seqs == [4, 7, 5, 8, 9, 10]
 
 
 def test_more_priorities_than_there_are_lanes_keep_their_order() -> None:

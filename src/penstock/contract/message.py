@@ -17,6 +17,7 @@ OUTCOMES = ("acked", "failed", "released")
 MAX_HEADERS = 255
 MAX_HEADER_BYTES = 65_535
 MAX_KEY = 255
+MAX_GROUP = 255  # bytes
 MAX_MESSAGES = 100_000  # of a batch that travels
 LATEST = 253_402_300_799_999  # the last millisecond of the year 9999: what every reader of timestamps can show
 PUBLISH_HEADER = "penstock.publish"
@@ -47,6 +48,7 @@ class Draft:
     retention: float | None = None
     key: str | None = None
     created_at: int | None = None
+    group: str | None = None
 
 
 @dataclass(slots=True)
@@ -60,6 +62,7 @@ class Entry:
     retention: float | None = None
     key: str | None = None
     created_at: int | None = None
+    group: str | None = None
 
 
 @dataclass(slots=True)
@@ -121,6 +124,7 @@ class Message:
     consumer: str | None = None
     settled_at: int | None = None
     reason: str | None = None
+    group: str | None = None
     _handle: Queue | None = field(default=None, repr=False, compare=False)
 
     def ack(self) -> None:
@@ -161,6 +165,7 @@ def checked(item: Draft | Payload) -> Entry:
         None if item.retention is None else seconds("retention", item.retention),
         None if item.key is None else text("key", item.key, 1, MAX_KEY),
         None if item.created_at is None else _time(item.created_at),
+        None if item.group is None else text("group", item.group, 1, MAX_GROUP),
     )
 
 

@@ -27,7 +27,6 @@ from penstock.engine.views import NOTHING, Taken, as_seen, claimed, fill, parse_
 from penstock.errors import LeaseExpired, PenstockError, StoreClosed
 from penstock.rules import records
 from penstock.rules.ledger import Ledger, Receipt
-from penstock.rules.rows import AVAILABLE
 from penstock.system.clock import Alarm, Clock
 from penstock.system.threads import Lock
 
@@ -292,7 +291,7 @@ class LiveQueue:
     # Operations that take
 
     def _claim(self, operation: operations.Claim, now: int) -> Taken:
-        available = self._state.by_state[AVAILABLE]
+        available = self._state.available()
         if not available:
             return NOTHING
         count = min(operation.n, available)

@@ -12,7 +12,7 @@ from penstock.contract.message import Entry, Plain
 from penstock.contract.settings import HIGHEST_PRIORITY, LOWEST_PRIORITY, Settings
 from penstock.errors import InvalidPriority, PayloadTooLarge, QueueFull
 from penstock.rules.records import Ack, Claim, Extend, Fail, Pop, Put, Redrive, Release, Remove, Update
-from penstock.rules.rows import AVAILABLE, FAILED, IN_FLIGHT
+from penstock.rules.rows import FAILED, IN_FLIGHT
 from penstock.rules.state import ACKED, FAILED_ATTEMPT, RELEASED, State
 from penstock.system.clock import at_least_one
 
@@ -69,7 +69,8 @@ class Ledger:
             visible_at = now + at_least_one(entry.delay) if entry.delay else now
             kept = settings.retention if entry.retention is None else entry.retention
             expires_at = now + at_least_one(kept) if kept else 0
-            record = Put(now, seq, (entry.priority,), (visible_at,), (expires_at,), {})
+            groups = () if entry.group is None else (entry.group,)
+            record = Put(now, seq, (entry.priority,), (visible_at,), (expires_at,), {}, groups)
             self.state.put_one(record)
             return Admission((seq,), entries, record)
         if isinstance(entries, Plain):
@@ -80,7 +81,8 @@ class Ledger:
         usual = self.settings.retention
         kept_for = (usual if entry.retention is None else entry.retention for entry in new)
         expires = [now + at_least_one(seconds) if seconds else 0 for seconds in kept_for]
-        record = Put(now, self.state.next_seq, priority, visible, expires, keys)
+        groups = [entry.group for entry in new]
+        record = Put(now, self.state.next_seq, priority, visible, expires, keys, groups if any(groups) else ())
         self.state.put(record)
         return Admission(seqs, new, record)
 
@@ -96,12 +98,14 @@ class Ledger:
         self.state.put(record)
         return Admission(range(first, first + count), entries, record)
 
-    def admit(self, seq: int, priority: int, visible_at: int, expires_at: int, size: int, now: int) -> Put:
+    def admit(
+        self, seq: int, priority: int, visible_at: int, expires_at: int, size: int, now: int, group: str | None = None
+    ) -> Put:
         """Add a message that has a number already; messages with higher numbers may exist."""
         self.state.advance(now)
         self.check_values(size, priority)
         self.check_room(1)
-        record = Put(now, seq, (priority,), (visible_at,), (expires_at,), {})
+        record = Put(now, seq, (priority,), (visible_at,), (expires_at,), {}, () if group is None else (group,))
         self.state.put_one(record)
         return record
 
@@ -126,7 +130,7 @@ class Ledger:
     def claim(self, n: int, lease: float, consumer: str, nonce: int, now: int) -> Claim | None:
         """Give up to n messages to a consumer."""
         self.state.advance(now)
-        seqs = self.state.ready.take(n, self.state.by_state[AVAILABLE])
+        seqs = self.state.ready.take(n, self.state.available())
         if not seqs:
             return None
         record = Claim(now, seqs, self.lease_end(lease, now), consumer, nonce)
@@ -136,7 +140,7 @@ class Ledger:
     def pop(self, consumer: str, now: int) -> Pop | None:
         """Give the next message to a consumer for good."""
         self.state.advance(now)
-        seqs = self.state.ready.take(1, self.state.by_state[AVAILABLE])
+        seqs = self.state.ready.take(1, self.state.available())
         if not seqs:
             return None
         record = Pop(now, seqs, consumer)

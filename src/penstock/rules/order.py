@@ -49,7 +49,8 @@ class Ready:
         self._lanes: dict[int, _Lane] = {}
         self._priorities: list[int] = []  # of the lanes, ascending
         self._strays: list[int] = []  # a heap of priority << 64 | seq
-        self.entries = 0
+        self._withdrawn: set[int] = set()  # messages whose entries do not count
+        self.entries = 0  # without those of withdrawn messages
 
     def arrive(self, seqs: range | list[int] | tuple[int, ...], priority: int) -> None:
         """Add messages of one priority, later than any that arrived before."""
@@ -66,8 +67,16 @@ class Ready:
 
     def come_back(self, seq: int, priority: int) -> None:
         """Add a message at its place by sequence number."""
-        heapq.heappush(self._strays, (priority << SEQ_BITS) | seq)
         self.entries += 1
+        if seq in self._withdrawn:
+            self._withdrawn.remove(seq)  # its entry is still there
+            return
+        heapq.heappush(self._strays, (priority << SEQ_BITS) | seq)
+
+    def withdraw(self, seq: int) -> None:
+        """Take out a message until it comes back."""
+        self._withdrawn.add(seq)
+        self.entries -= 1
 
     def take(self, n: int, available: int) -> list[int]:
         """Take out up to n next messages; `available` is how many there are."""
@@ -75,13 +84,26 @@ class Ready:
         taken: list[int] = []
         while len(taken) < n and self.entries:
             run = self._next_run(n - len(taken))
+            if self._withdrawn:
+                run = self._without_withdrawn(run)
             taken += run if clean else filter(self._is_available, run)
         return taken
+
+    def _without_withdrawn(self, run: list[int]) -> list[int]:
+        """The entries that count, of entries that were taken out."""
+        left = [seq for seq in run if seq not in self._withdrawn]
+        if len(left) < len(run):
+            self._withdrawn.difference_update(run)
+            self.entries += len(run) - len(left)
+        return left
 
     def __iter__(self) -> Iterator[int]:
         """The available messages in order, without taking them out."""
         keys = heapq.merge(self._lane_keys(), _in_order(self._strays))
-        return filter(self._is_available, (key & _SEQ_MASK for key in keys))
+        return filter(self._stands, (key & _SEQ_MASK for key in keys))
+
+    def _stands(self, seq: int) -> bool:
+        return seq not in self._withdrawn and self._is_available(seq)
 
     def _next_run(self, n: int) -> list[int]:
         """Take out up to n next entries of one lane, or one stray."""
@@ -102,16 +124,17 @@ class Ready:
 
     def rebuild(self) -> None:
         """Remove stale entries."""
-        self._strays = [key for key in self._strays if self._is_available(key & _SEQ_MASK)]
+        self._strays = [key for key in self._strays if self._stands(key & _SEQ_MASK)]
         heapq.heapify(self._strays)
         self.entries = len(self._strays)
         for priority, lane in list(self._lanes.items()):
-            lane.seqs = array("q", filter(self._is_available, lane.seqs[lane.head :]))
+            lane.seqs = array("q", filter(self._stands, lane.seqs[lane.head :]))
             lane.head = 0
             self.entries += len(lane.seqs)
             if not lane.seqs:
                 del self._lanes[priority]
         self._priorities = sorted(self._lanes)
+        self._withdrawn.clear()
 
     def _lane_keys(self) -> Iterator[int]:
         for priority in self._priorities:

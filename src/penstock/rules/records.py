@@ -15,6 +15,7 @@ class Put(NamedTuple):
     visible_at: Sequence[int]
     expires_at: Sequence[int]  # 0 = never
     keys: dict[str, int]
+    groups: Sequence[str | None] = ()  # empty: no message has one
 
 
 class Claim(NamedTuple):

@@ -7,7 +7,8 @@ that gets few of a store's numbers, is sparse from the start. A message that is 
 claimed is just a tuple of numbers, `Lone`.
 
 A waiting message costs 45 bytes, 16 of them for the place of its body. The fields of claims (consumer, time,
-receipt, reason) are columns that a page gets when the first of its messages is claimed: 40 bytes more.
+receipt, reason) are columns that a page gets when the first of its messages is claimed: 40 bytes more. The column of
+groups comes with the first message of a group: 8 bytes more.
 """
 
 from array import array
@@ -55,8 +56,8 @@ class Page:
     """Up to 1,024 rows with neighbouring sequence numbers."""
 
     __slots__ = (
-        "attempts", "claims", "crc", "expires_at", "live", "place", "positions", "priority", "size", "state",
-        "visible_at",
+        "attempts", "claims", "crc", "expires_at", "groups", "live", "place", "positions", "priority", "size",
+        "state", "visible_at",
     )  # fmt: skip
 
     def __init__(self, sparse: bool = False) -> None:
@@ -72,6 +73,7 @@ class Page:
         # Of a sparse page: from a number within the page to the row's position in the columns.
         self.positions: dict[int, int] | None = {} if sparse else None
         self.claims: Claims | None = None
+        self.groups: list[str | None] | None = None  # may be shorter than the other columns
 
     @classmethod
     def of_one(cls, lone: Lone) -> "Page":
@@ -94,6 +96,8 @@ class Page:
         """Its row, if it has only one that was never claimed."""
         if self.live != 1 or len(self.state) != 1 or not self.positions or self.claims or self.attempts[0]:
             return None
+        if self.groups is not None:
+            return None
         [position] = self.positions
         return (
             position, self.state[0], self.priority[0], self.visible_at[0], self.expires_at[0], self.place[0],
@@ -108,6 +112,17 @@ class Page:
         if at >= len(claims.nonce):
             claims.grow(max(len(self.state), min(2 * at, PAGE)))
         return claims
+
+    def group(self, at: int) -> str | None:
+        """The group of the row at that position."""
+        return self.groups[at] if self.groups is not None and at < len(self.groups) else None
+
+    def put_into(self, groups: Sequence[str | None], at: int) -> None:
+        """Set the groups of the rows from a position on."""
+        if self.groups is None:
+            self.groups = []
+        self.groups += [None] * (at + len(groups) - len(self.groups))
+        self.groups[at : at + len(groups)] = groups
 
     def shrink(self) -> None:
         """Drop the columns' space of rows that are gone."""
@@ -128,6 +143,8 @@ class Page:
             claims, part.claims = self.for_claims(at[-1]), Claims()
             for name in CLAIM_COLUMNS:
                 setattr(part.claims, name, _pick(getattr(claims, name), at))
+        if self.groups is not None:
+            part.put_into([self.group(row) for row in at], 0)
         part.live = len(at)
         part.positions = {key: position for position, key in enumerate(keys)}
         return part
@@ -150,6 +167,8 @@ class Page:
             if self.claims is not None:
                 for name in CLAIM_COLUMNS:
                     getattr(page.claims, name)[key] = getattr(self.claims, name)[at]
+            if (group := self.group(at)) is not None:
+                page.put_into([group], key)
         return page
 
     def extend(self, later: "Page") -> None:
@@ -160,6 +179,8 @@ class Page:
             claims.grow(start)
             for name in CLAIM_COLUMNS:
                 setattr(claims, name, getattr(claims, name)[:start] + getattr(more, name)[start:])
+        if later.groups is not None:
+            self.put_into(later.groups[start:], start)
         self.state += later.state[start:]
         for name in COLUMNS:
             getattr(self, name).extend(getattr(later, name)[start:])
@@ -173,6 +194,7 @@ class Page:
             setattr(page, column, getattr(self, column)[:])
         page.live = self.live
         page.positions = None if self.positions is None else dict(self.positions)
+        page.groups = None if self.groups is None else self.groups[:]
         if self.claims is not None:
             page.claims = Claims()
             for column in CLAIM_COLUMNS:
@@ -250,9 +272,14 @@ class Rows:
         self.next_seq += 1
 
     def append(
-        self, states: bytes, priority: Sequence[int], visible_at: Sequence[int], expires_at: Sequence[int]
+        self,
+        states: bytes,
+        priority: Sequence[int],
+        visible_at: Sequence[int],
+        expires_at: Sequence[int],
+        groups: Sequence[str | None] = (),
     ) -> None:
-        """Add rows under the next sequence numbers."""
+        """Add rows under the next sequence numbers, without groups or with one, or None, for each."""
         done = 0
         while done < len(states):
             number, position = self.next_seq >> _BITS, self.next_seq & _MASK
@@ -268,6 +295,8 @@ class Rows:
                 rows = range(len(page.state), len(page.state) + count)
                 page.positions.update(zip(range(position, position + count), rows, strict=True))
             taken = slice(done, done + count)
+            if groups:
+                page.put_into(groups[taken], len(page.state))
             page.state += states[taken]
             page.priority.extend(priority[taken])
             page.visible_at.extend(visible_at[taken])
@@ -289,7 +318,9 @@ class Rows:
             fill(page, (self.next_seq & _MASK) - len(page.state))
         return page
 
-    def insert(self, seq: int, state: int, priority: int, visible_at: int, expires_at: int) -> None:
+    def insert(
+        self, seq: int, state: int, priority: int, visible_at: int, expires_at: int, group: str | None = None
+    ) -> None:
         """Add a row under a skipped number."""
         number, at = seq >> _BITS, seq & _MASK
         page = self.page(number)
@@ -303,6 +334,8 @@ class Rows:
         fill(page, max(0, end - len(page.state)))
         page.state[at], page.priority[at] = state, priority
         page.visible_at[at], page.expires_at[at] = visible_at, expires_at
+        if group is not None:
+            page.put_into([group], at)
         page.live += 1
         self._tidy(number, page)
 

@@ -13,11 +13,13 @@ are rebuilt when a page is loaded.
 from array import array
 from collections.abc import Callable, Sequence
 from itertools import islice
+from sys import intern
 from typing import Any, NamedTuple
 
 from penstock.contract.message import STATES, Attempt
 from penstock.contract.settings import Settings
 from penstock.errors import StoreCorrupt
+from penstock.rules.groups import Groups
 from penstock.rules.order import SEQ_BITS, SLACK, Deadlines, Ready
 from penstock.rules.recent import History, RecentKeys, RecentReceipts
 from penstock.rules.records import (
@@ -35,7 +37,7 @@ from penstock.rules.records import (
     StreamRecord,
     Update,
 )
-from penstock.rules.rows import AVAILABLE, DELAYED, DONE, FAILED, IN_FLIGHT, MANY, PAGE, Page, Rows
+from penstock.rules.rows import AVAILABLE, DELAYED, DONE, FAILED, GONE, IN_FLIGHT, MANY, PAGE, Page, Rows
 from penstock.rules.streams import Streams, StreamsSnapshot
 from penstock.system.clock import at_least_one
 
@@ -80,6 +82,7 @@ class State:
         self.rows = Rows(first)
         self.by_state = [0] * 6  # counts of messages
         self.ready = Ready(self.rows.is_available)
+        self.groups = Groups(self.rows, self.ready)
         self.deadlines = Deadlines()
         self.keys = RecentKeys()
         self.receipts = RecentReceipts()
@@ -109,7 +112,7 @@ class State:
 
     def available(self) -> int:
         """How many messages can be claimed."""
-        return self.by_state[AVAILABLE]
+        return self.by_state[AVAILABLE] - self.groups.blocked
 
     def counts(self) -> dict[str, int]:
         """How many messages are in each state."""
@@ -252,7 +255,7 @@ class State:
         """Restore a page of a snapshot. Pages come in order, before any record."""
         lanes: dict[int, list[int]] = {}
         keys = page.keys()
-        plain = page.positions is None and page.claims is None and not any(page.expires_at)
+        plain = page.positions is None and page.claims is None and page.groups is None and not any(page.expires_at)
         plain = plain and page.state.count(AVAILABLE) == len(page.state)
         if plain and page.priority.count(page.priority[0]) == len(page.state):
             self.by_state[AVAILABLE] += len(page.state)
@@ -264,7 +267,12 @@ class State:
                 continue
             seq = first + keys[at]
             self.by_state[state] += 1
-            if state == AVAILABLE:
+            group = page.group(at)
+            if group is not None and state in (DELAYED, AVAILABLE, IN_FLIGHT):
+                is_open = self.groups.join(group, seq, state)
+            else:
+                is_open = state == AVAILABLE
+            if is_open:
                 lanes.setdefault(page.priority[at], []).append(seq)
             if expires_at := page.expires_at[at]:
                 self.deadlines.add(expires_at, seq)
@@ -314,7 +322,7 @@ class State:
         if isinstance(record, Put):
             return record.first >= self.next_seq  # a store may have left numbers out
         if isinstance(record, Claim | Pop):
-            return self.ready.take(len(record.seqs), self.by_state[AVAILABLE]) == record.seqs
+            return self.ready.take(len(record.seqs), self.available()) == record.seqs
         if isinstance(record, Restore):
             return record.first + len(record.states) == self.next_seq
         rows = [self.rows.find(seq) for seq in record.seqs]
@@ -377,10 +385,13 @@ class State:
         seqs = range(record.first, record.first + count)
         if record.first > self.next_seq:
             self.rows.skip_to(record.first)
-        self.rows.append(states, record.priority, record.visible_at, record.expires_at)
+        groups = [name if name is None else intern(name) for name in record.groups]  # one text for all its messages
+        self.rows.append(states, record.priority, record.visible_at, record.expires_at, groups)
         self.by_state[AVAILABLE] += states.count(AVAILABLE)
         self.by_state[DELAYED] += states.count(DELAYED)
-        if not delayed and min(record.priority) == max(record.priority):
+        if groups:
+            self._arrive_in_groups(seqs, states, record.priority, groups)
+        elif not delayed and min(record.priority) == max(record.priority):
             self.ready.arrive(seqs, record.priority[0])
         else:
             lanes: dict[int, list[int]] = {}
@@ -399,25 +410,45 @@ class State:
         for key, seq in record.keys.items():
             self.keys.add(key, seq, record.at)
 
+    def _arrive_in_groups(
+        self, seqs: range, states: bytes, priorities: Sequence[int], groups: Sequence[str | None]
+    ) -> None:
+        lanes: dict[int, list[int]] = {}
+        for seq, priority, state, group in zip(seqs, priorities, states, groups, strict=True):
+            if state == AVAILABLE if group is None else self.groups.join(group, seq, state):
+                lanes.setdefault(priority, []).append(seq)
+        for priority, arrived in lanes.items():
+            self.ready.arrive(arrived, priority)
+
     def put_one(self, record: Put) -> None:
         """Add one message."""
-        now, seq, (priority,), (visible_at,), (expires_at,), keys = record
+        now, seq, (priority,), (visible_at,), (expires_at,), keys, groups = record
         late = seq < self.rows.next_seq  # a skipped number: some storages number messages themselves
         if seq > self.rows.next_seq:
             self.rows.skip_to(seq)
         state = DELAYED if visible_at > now else AVAILABLE
         self.arrived += 1
+        group = intern(groups[0]) if groups and groups[0] is not None else None
         if late:
-            self.rows.insert(seq, state, priority, visible_at, expires_at)
+            self.rows.insert(seq, state, priority, visible_at, expires_at, group)
+        elif group is not None:
+            self.rows.append(bytes([state]), [priority], [visible_at], [expires_at], [group])
         else:
             self.rows.append_one(state, priority, visible_at, expires_at)
         self.by_state[state] += 1
-        if state == AVAILABLE:
+        is_open = state == AVAILABLE
+        if group is not None:
+            if late:
+                self.groups.change(group, seq, GONE, state)
+                is_open = False
+            else:
+                is_open = self.groups.join(group, seq, state)
+        if is_open:
             if late:
                 self.ready.come_back(seq, priority)
             else:
                 self.ready.arrive((seq,), priority)
-        elif visible_at < (expires_at or NEVER):
+        elif state == DELAYED and visible_at < (expires_at or NEVER):
             self.deadlines.add(visible_at, seq)
         if expires_at:  # stays in the heap for the whole life of the message
             self.deadlines.add(expires_at, seq)
@@ -439,6 +470,8 @@ class State:
                 claims.ends_at[at] = lease_until
                 claims.nonce[at] = nonce
                 claims.consumer[at] = consumer
+                if page.groups is not None and (group := page.group(at)) is not None:
+                    self.groups.take(group)
         else:  # neighbours: slices instead of single rows
             for page, start, end in runs:
                 count = end - start
@@ -449,6 +482,9 @@ class State:
                 claims.ends_at[start:end] = array("q", [lease_until]) * count
                 claims.nonce[start:end] = array("Q", [nonce]) * count
                 claims.consumer[start:end] = [consumer] * count
+                if page.groups is not None:
+                    for group in filter(None, page.groups[start:end]):
+                        self.groups.take(group)
         if lease_until:  # 0: held by a stream, without an end
             self.deadlines.add_many(lease_until, seqs)
         self.by_state[AVAILABLE] -= len(record.seqs)
@@ -601,14 +637,17 @@ class State:
         if page.claims is not None:
             page.for_claims(at).consumer[at] = None  # frees the name: consumers may have thousands of them
         self.enter(seq, page, at, DELAYED if visible_at > now else AVAILABLE)
-        if visible_at <= now:
+        if visible_at <= now and page.group(at) is None:  # else its group decides
             self.ready.come_back(seq, page.priority[at])
 
     def enter(self, seq: int, page: Page, at: int, state: int) -> None:
         """Change the state of a message, with counts and deadline."""
-        self.by_state[page.state[at]] -= 1
+        before = page.state[at]
+        self.by_state[before] -= 1
         self.by_state[state] += 1
         page.state[at] = state
+        if page.groups is not None and (group := page.group(at)) is not None:
+            self.groups.change(group, seq, before, state)
         due = self.due(page, at)
         if due not in (NEVER, page.expires_at[at]):
             self.deadlines.add(due, seq)
@@ -616,9 +655,15 @@ class State:
             self.changed[seq] = None
 
     def drop(self, seq: int, page: Page, at: int) -> None:
-        self.by_state[page.state[at]] -= 1
+        before, group = page.state[at], page.group(at)
+        self.by_state[before] -= 1
         self._expiring -= page.expires_at[at] != 0
         self.rows.drop(seq, page, at)
+        if group is not None:
+            if before == IN_FLIGHT:
+                self.groups.settle(group, seq)
+            else:
+                self.groups.change(group, seq, before, GONE)
         self.history.drop((seq,))
         self.gone.append(seq)
         if self.changed is not None:
@@ -629,7 +674,11 @@ class State:
         seq = seqs[0]
         for page, start, end in runs:
             self._expiring -= end - start - page.expires_at[start:end].count(0)
+            groups = page.groups
             self.rows.drop_run(seq, page, start, end)
+            for number, group in enumerate(groups[start:end] if groups is not None else (), seq):
+                if group is not None:
+                    self.groups.settle(group, number)
             seq += end - start
         self.by_state[IN_FLIGHT] -= len(seqs)
         self.history.drop(seqs)
@@ -642,7 +691,7 @@ class State:
         timed = self.by_state[DELAYED] + self.by_state[IN_FLIGHT] + self.by_state[DONE] + self._expiring
         if len(self.deadlines.heap) > 2 * timed + SLACK:
             self.deadlines.sweep(self._is_due)
-        if self.ready.entries > 2 * self.by_state[AVAILABLE] + SLACK:
+        if self.ready.entries > 2 * self.available() + SLACK:
             self.ready.rebuild()
 
     def _is_due(self, time: int, seq: int) -> bool:

@@ -13,7 +13,7 @@ from array import array
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from itertools import islice
+from itertools import islice, takewhile
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from penstock.contract.streams import StreamInfo
@@ -165,15 +165,26 @@ class Streams:
 
     def due(self, stream: str, n: int, run: Run) -> list[int]:
         """Up to n messages that a run has not read yet, in the order of claiming."""
-        return list(islice((seq for seq in self._state.ready if self.is_due_in(run, stream, seq)), n))
+
+        def is_due(seq: int) -> bool:
+            return self.is_due_in(run, stream, seq)
+
+        return self._with_groups(list(islice(filter(is_due, self._state.ready), n)), n, is_due)
 
     def claim(self, stream: str, n: int, nonce: int, now: int, run: Run | None = None) -> StreamClaim | None:
-        """Claim a batch of up to n messages for a stream that holds none; in a run, of messages due in it."""
+        """Claim a batch of up to n messages for a stream that holds none; in a run, of messages due in it.
+
+        Unlike a consumer's claim, a batch has several messages of a group: they are read in order.
+        """
         self._state.advance(now)
         if run is not None:
-            seqs = self._take(n, lambda seq: self.is_due_in(run, stream, seq))
+
+            def is_due(seq: int) -> bool:
+                return self.is_due_in(run, stream, seq)
+
+            seqs = self._with_groups(self._take(n, is_due), n, is_due)
         else:
-            seqs = self._state.ready.take(n, self._state.available()) if n else []
+            seqs = self._with_groups(self._state.ready.take(n, self._state.available()) if n else [], n)
         return self._do(StreamClaim(now, stream, self.last_batch + 1, seqs, nonce)) if seqs else None
 
     def fail(
@@ -364,7 +375,7 @@ class Streams:
             return stream.held is None
         if isinstance(record, StreamClaim):
             free = stream.held is None and record.batch > self.last_batch
-            return free and self._take(len(record.seqs), set(record.seqs).__contains__) == record.seqs
+            return free and self._take_batch(record.seqs) == record.seqs
         return stream.held is not None and stream.held.number == record.batch
 
     def _take(self, n: int, wanted: Callable[[int], bool]) -> list[int]:
@@ -381,6 +392,27 @@ class Streams:
             page, at = self._state.rows[seq]
             self._state.ready.come_back(seq, page.priority[at])
         return taken
+
+    def _take_batch(self, seqs: Sequence[int]) -> list[int]:
+        """Take the messages of a recorded batch."""
+        wanted = set(seqs)
+        n = len(seqs)
+        if groups := self._state.groups:
+            n = sum(map(groups.may_be_claimed, map(self._group_of, seqs), seqs))
+        return self._with_groups(self._take(n, wanted.__contains__), len(seqs), wanted.__contains__)
+
+    def _with_groups(self, seqs: list[int], n: int, wanted: Callable[[int], bool] = lambda seq: True) -> list[int]:
+        """Messages that are claimed, with those behind them in their groups: up to n altogether."""
+        groups = self._state.groups
+        for seq in seqs[:] if groups else ():
+            group = self._group_of(seq)
+            if group is not None:
+                seqs += islice(takewhile(wanted, groups.next_after(group, seq)), n - len(seqs))
+        return seqs
+
+    def _group_of(self, seq: int) -> str | None:
+        found = self._state.rows.find(seq)
+        return None if found is None else found[0].group(found[1])
 
     def is_due_in(self, run: Run, stream: str, seq: int) -> bool:
         """Whether a run has not read a message yet. A message that came back during the run waits for the next."""
