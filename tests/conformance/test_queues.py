@@ -69,6 +69,11 @@ def test_settings_are_kept_and_listed(store: Store) -> None:
         "max_lease": 0.5,
         "retention": 86_400,
         "description": "für Bestellungen",
+        "lease": 0.25,
+        "delay": 7,
+        "backoff": (0.5, 2, 60),
+        "dead_letter": None,
+        "labels": {"team": "Läden", "a = b\n": '{"quoted": "\\"}'},
     }
     queue = store.create("jobs", **given)  # type: ignore[arg-type]
     assert dict(queue.settings) == given

@@ -7,7 +7,7 @@ from typing import TypeVar
 
 import pytest
 
-from penstock import Message, Queue, QueueNotFound, SimulatedClock, Store, StoreClosed
+from penstock import Draft, Message, Queue, QueueNotFound, SimulatedClock, Store, StoreClosed
 from tests.conformance.conftest import WatchedClock
 from tests.conformance.stores import StoreUnderTest
 
@@ -64,6 +64,15 @@ def test_a_claim_that_waits_gets_what_is_put(queue: Queue, line: Line) -> None:
 def test_a_claim_that_need_not_wait_does_not(queue: Queue) -> None:
     queue.put(b"a")
     assert len(queue.claim(5, wait=FOR_EVER)) == 1
+
+
+def test_a_consumer_waits_for_its_turn_in_a_group(queue: Queue, line: Line) -> None:
+    queue.put_many([Draft(b"a", group="g"), Draft(b"b", group="g")])
+    [first] = queue.claim(10)
+    [waiting] = consumers(queue, line, 1)
+    assert not waiting.done()
+    first.ack()
+    assert [message.payload for message in waiting.result()] == [b"b"]
 
 
 def test_pop_waits_too(queue: Queue, line: Line) -> None:

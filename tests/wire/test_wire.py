@@ -80,7 +80,7 @@ def test_payloads_alone_stay_payloads_alone(payloads: list[bytes]) -> None:
 @given(st.lists(entries, max_size=5), st.integers(0, LATEST // 2))
 def test_times_take_the_place_of_delays_and_retentions(drafts: list[Entry], now: int) -> None:
     staged = frames.decode_staged(frames.with_times(frames.encode_entries(drafts), now))
-    assert list(staged.entries) == [replace(entry, delay=0, retention=None) for entry in drafts]
+    assert list(staged.entries) == [replace(entry, delay=None, retention=None) for entry in drafts]
     for at, entry in enumerate(drafts):
         visible = staged.visible_at[at] if staged.visible_at else None
         expires = staged.expires_at[at] if staged.expires_at else None
@@ -300,7 +300,11 @@ def test_settings_are_read_from_a_query() -> None:
 @pytest.mark.parametrize(
     ("query", "kind", "complaint"),
     [
-        ([("colour", "red")], InvalidArgument, "a queue has no 'colour'; it has description"),
+        (
+            [("colour", "red")],
+            InvalidArgument,
+            "a queue has no 'colour'; it has backoff, dead_letter, delay, description",
+        ),
         ([("max_size", "3"), ("max_size", "3")], InvalidArgument, "max_size is given twice"),
         ([("max_size", "three")], InvalidArgument, "max_size='three' is not a number"),
         ([("max_size", "1.5")], InvalidArgument, "max_size is an integer"),

@@ -6,12 +6,13 @@ from typing import TYPE_CHECKING, Any, Self, Unpack, cast
 
 from penstock.contract import message, names
 from penstock.contract.arguments import (
+    check_same,
     checked_changes,
     checked_consumer,
+    checked_delay,
     checked_ids,
     checked_lease,
     checked_reason,
-    checked_settings,
     checked_state,
     receipts_of,
 )
@@ -39,8 +40,8 @@ from penstock.contract.operations import (
     Remove,
     Update,
 )
-from penstock.contract.settings import MAX_COUNT, MAX_PAYLOAD, Settings, seconds, whole
-from penstock.errors import LeaseExpired, StoreClosed
+from penstock.contract.settings import MAX_COUNT, Settings, seconds, whole
+from penstock.errors import LeaseExpired, QueueExists, StoreClosed
 from penstock.system import processes
 
 if TYPE_CHECKING:
@@ -63,16 +64,16 @@ class Message(message.Message):
         """The work is done: settle the message for good."""
         await self._queue().ack(self)
 
-    async def fail(self, delay: float = 0.0, reason: str | None = None) -> None:  # type: ignore[override]
-        """The work failed: try again after `delay` seconds, or end as failed after the last attempt."""
+    async def fail(self, delay: float | None = None, reason: str | None = None) -> None:  # type: ignore[override]
+        """The work failed: try again after `delay` seconds (None: the queue's backoff), or end as failed."""
         await self._queue().fail(self, delay=delay, reason=reason)
 
     async def release(self) -> None:  # type: ignore[override]
         """Give the message back unworked; another consumer gets it at once."""
         await self._queue().release(self)
 
-    async def extend(self, lease: float = 30.0) -> None:  # type: ignore[override]
-        """Hold the message for `lease` seconds from now."""
+    async def extend(self, lease: float | None = None) -> None:  # type: ignore[override]
+        """Hold the message for `lease` seconds from now (None: the queue's own)."""
         await self._queue().extend(self, lease=lease)
 
     def _queue(self) -> Queue:
@@ -94,35 +95,18 @@ class Store:
             _parents.append(self._open_backend)  # referenced for ever: cleanup would close what is the parent's
             self._open_backend, self._is_forked = None, True
 
-    async def create(
-        self,
-        name: str,
-        max_size: int = 0,
-        max_attempts: int = 5,
-        keep_done: float | None = 0,
-        filter: str | None = None,  # noqa: A002 - the contract's word
-        start: str | int = "now",
-        max_payload: int = MAX_PAYLOAD,
-        priorities: tuple[int, int] | None = None,
-        max_lease: float = 43_200,
-        retention: float = 0,
-        description: str = "",
-    ) -> Queue:
-        """Make a queue; `penstock.Settings` explains each setting. QueueExists if the name is taken."""
-        name = names.checked(name)
-        settings = Settings(
-            max_size=max_size,
-            max_attempts=max_attempts,
-            keep_done=keep_done,
-            filter=filter,
-            start=start,
-            max_payload=max_payload,
-            priorities=priorities,
-            max_lease=max_lease,
-            retention=retention,
-            description=description,
-        )
-        await self._backend.run(Create(name, checked_settings(settings)))
+    async def create(self, name: str, *, exist_ok: bool = False, **settings: Unpack[Changes]) -> Queue:
+        """Make a queue; `penstock.Settings` explains each setting. QueueExists if the name is taken.
+
+        With `exist_ok` a queue of that name is returned as it is, unless settings that are given here differ.
+        """
+        name, wanted = names.checked(name), checked_changes(settings)
+        try:
+            await self._backend.run(Create(name, Settings(**wanted)))
+        except QueueExists:
+            if not exist_ok:
+                raise
+            check_same(name, wanted, await self._backend.run(Lookup(name)))
         return Queue(self, name)
 
     async def queue(self, name: str = "") -> Queue:
@@ -205,13 +189,14 @@ class Queue:
         payload: Payload,
         priority: int = 0,
         headers: Mapping[str, str] | None = None,
-        delay: float = 0,
+        delay: float | None = None,
         retention: float | None = None,
         key: str | None = None,
         created_at: int | None = None,
+        group: str | None = None,
     ) -> str:
         """Add a message; returns its id once the message is on stable storage. `penstock.Queue.put` says more."""
-        entry = message.checked(Draft(payload, priority, headers, delay, retention, key, created_at))
+        entry = message.checked(Draft(payload, priority, headers, delay, retention, key, created_at, group))
         return (await self._backend.run(Put(self.name, [entry])))[0]
 
     async def put_many(self, items: Iterable[Draft | Payload]) -> list[str]:
@@ -219,7 +204,7 @@ class Queue:
         return await self._backend.run(Put(self.name, message.checked_many(items)))
 
     async def claim(
-        self, n: int = 1, lease: float = 30.0, wait: float = 0.0, consumer: str | None = None
+        self, n: int = 1, lease: float | None = None, wait: float = 0.0, consumer: str | None = None
     ) -> list[Message]:
         """Take up to n messages on a lease of so many seconds (at most the queue's max_lease).
 
@@ -246,17 +231,22 @@ class Queue:
         """
         await self._backend.run(Ack(self.name, receipts_of(messages, self.name)))
 
-    async def fail(self, *messages: message.Message | str, delay: float = 0.0, reason: str | None = None) -> None:
-        """The work failed: available again after `delay` seconds, or failed after the last attempt."""
+    async def fail(
+        self, *messages: message.Message | str, delay: float | None = None, reason: str | None = None
+    ) -> None:
+        """The work failed: available again after `delay` seconds, or failed after the last attempt.
+
+        Without a delay the queue's `backoff` decides.
+        """
         receipts = receipts_of(messages, self.name)
-        await self._backend.run(Fail(self.name, receipts, seconds("delay", delay), checked_reason(reason)))
+        await self._backend.run(Fail(self.name, receipts, checked_delay(delay), checked_reason(reason)))
 
     async def release(self, *messages: message.Message | str) -> None:
         """Give messages back unworked: available at once, at their old place; the attempt stays counted."""
         await self._backend.run(Release(self.name, receipts_of(messages, self.name)))
 
-    async def extend(self, *messages: message.Message | str, lease: float = 30.0) -> None:
-        """Hold messages for `lease` seconds from now."""
+    async def extend(self, *messages: message.Message | str, lease: float | None = None) -> None:
+        """Hold messages for `lease` seconds from now (None: the queue's own)."""
         receipts = receipts_of(messages, self.name)
         held = await self._backend.run(Extend(self.name, receipts, checked_lease(lease)))
         for each in messages:

@@ -12,18 +12,23 @@ from penstock.contract.operation import Argument
 from penstock.contract.schemas import MAX_CONSUMER, integer, nullable, text, texts
 from penstock.contract.settings import Settings, seconds, whole
 from penstock.contract.settings import text as text_of
-from penstock.errors import InvalidArgument
+from penstock.errors import InvalidArgument, QueueExists
 
 MAX_REASON = 1000
 SETTINGS = tuple(field.name for field in fields(Settings))
 MAX_WAIT = 60.0  # seconds of one long poll; clients that wait longer poll again
 
 
-def checked_lease(lease: float) -> float:
-    """The lease; InvalidArgument unless it is more than 0 seconds."""
-    if seconds("lease", lease) == 0:
+def checked_lease(lease: float | None) -> float | None:
+    """The lease; InvalidArgument unless it is more than 0 seconds. None: the queue's own."""
+    if lease is not None and seconds("lease", lease) == 0:
         raise InvalidArgument("lease=0 would end at once; give the seconds that the work may take")
     return lease
+
+
+def checked_delay(delay: float | None) -> float | None:
+    """The delay after a fail; None: by the queue's backoff."""
+    return None if delay is None else seconds("delay", delay)
 
 
 def checked_consumer(consumer: str | None) -> str:
@@ -76,6 +81,18 @@ def checked_changes(changes: Mapping[str, Any]) -> dict[str, Any]:
             )
     checked = checked_settings(Settings(**changes))
     return {name: checked[name] for name in changes}
+
+
+def check_same(queue: str, wanted: Mapping[str, Any], there: Settings) -> None:
+    """QueueExists, naming them, if settings of an existing queue differ from those that were asked for."""
+    differing = [
+        f"{name}={there[name]!r}, not {value!r}" for name, value in wanted.items() if there[name] != value
+    ]
+    if differing:
+        raise QueueExists(
+            f"queue {queue!r} exists with {'; '.join(differing)}: leave that out, or change it with "
+            f"store.queue({queue!r}).update()"
+        )
 
 
 def receipts_of(messages: Iterable[Message | str], queue: str) -> list[str]:
@@ -195,7 +212,10 @@ QUEUE = Argument(
 QueueName = Annotated[str, QUEUE]
 MessageId = Annotated[str, a_text("The message's id.", minLength=1, example="7")]
 Receipts = Annotated[Sequence[str], a_list("Receipts of claims, in any order.")]
-Lease = Annotated[float, Argument(check=lambda name, value: checked_lease(value), schema=schemas.LEASE)]
+Lease = Annotated[
+    float | None,
+    Argument(check=lambda name, value: checked_lease(value), schema=nullable(schemas.LEASE), omit=True),
+]
 Wait = Annotated[float, Argument(check=seconds, schema=schemas.WAIT, most=MAX_WAIT)]
 # Not checked here: the edges fill in a default, this process or the client's address.
 Consumer = Annotated[str | None, Argument(check=lambda name, value: value, schema=nullable(schemas.CONSUMER))]

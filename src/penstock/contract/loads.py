@@ -175,7 +175,7 @@ def _utf8(run: str) -> str:
 
 
 def _sends_queues(queues: Mapping[str, Settings]) -> dict[str, Any]:
-    return {name: dict(settings) for name, settings in queues.items()}
+    return {name: settings.stored() for name, settings in queues.items()}
 
 
 def _sends_sink(sink: SinkCommit) -> dict[str, Any]:

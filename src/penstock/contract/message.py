@@ -44,7 +44,7 @@ class Draft:
     payload: Payload
     priority: int = 0
     headers: Mapping[str, str] | None = None
-    delay: float = 0
+    delay: float | None = None
     retention: float | None = None
     key: str | None = None
     created_at: int | None = None
@@ -58,7 +58,7 @@ class Entry:
     payload: bytes
     priority: int = 0
     headers: dict[str, str] | None = None
-    delay: float = 0
+    delay: float | None = None  # None: the queue's; retention likewise
     retention: float | None = None
     key: str | None = None
     created_at: int | None = None
@@ -131,16 +131,16 @@ class Message:
         """The work is done: settle the message for good."""
         self._claimed_from().ack(self)
 
-    def fail(self, delay: float = 0.0, reason: str | None = None) -> None:
-        """The work failed: try again after `delay` seconds, or end as failed after the last attempt."""
+    def fail(self, delay: float | None = None, reason: str | None = None) -> None:
+        """The work failed: try again after `delay` seconds (None: the queue's backoff), or end as failed."""
         self._claimed_from().fail(self, delay=delay, reason=reason)
 
     def release(self) -> None:
         """Give the message back unworked; another consumer gets it at once."""
         self._claimed_from().release(self)
 
-    def extend(self, lease: float = 30.0) -> None:
-        """Hold the message for `lease` seconds from now."""
+    def extend(self, lease: float | None = None) -> None:
+        """Hold the message for `lease` seconds from now (None: the queue's own)."""
         self._claimed_from().extend(self, lease=lease)
 
     def _claimed_from(self) -> Queue:
@@ -161,7 +161,7 @@ def checked(item: Draft | Payload) -> Entry:
         _payload(item.payload),
         _priority(item.priority),
         None if item.headers is None else checked_headers(item.headers),
-        seconds("delay", item.delay),
+        None if item.delay is None else seconds("delay", item.delay),
         None if item.retention is None else seconds("retention", item.retention),
         None if item.key is None else text("key", item.key, 1, MAX_KEY),
         None if item.created_at is None else _time(item.created_at),

@@ -28,14 +28,15 @@ from penstock.contract.arguments import (
     a_whole,
     changes_from_json,
     check_known,
+    checked_delay,
     checked_state,
     settings_from_json,
 )
 from penstock.contract.message import MAX_MESSAGES, MESSAGE_FIELDS, STATES, Attempt, Entry, Message, check_limits
 from penstock.contract.operation import BATCH, LIST, Answer, Argument, Operation, operation
 from penstock.contract.roles import ADMIN, ANY_ROLE, CONSUME, READ, WRITE
-from penstock.contract.schemas import array, integer, ref, text, texts
-from penstock.contract.settings import MAX_COUNT, QueueInfo, Settings, seconds
+from penstock.contract.schemas import array, integer, nullable, ref, text, texts
+from penstock.contract.settings import MAX_COUNT, QueueInfo, Settings
 from penstock.errors import InvalidArgument
 
 PAGE = 1_000  # messages on a page
@@ -121,8 +122,10 @@ def _published(name: str, entries: Sequence[Entry]) -> Entry:
         raise InvalidArgument(f"a batch of {len(entries)} messages: publish one at a time")
     if entries[0].key is not None:
         raise InvalidArgument("a published message has no key")
+    if entries[0].group is not None:
+        raise InvalidArgument("a published message has no group")
     check_limits(entries[0])
-    return entries[0]
+    return replace(entries[0], delay=entries[0].delay or 0)
 
 
 def _fields(name: str, value: str) -> tuple[str, ...]:
@@ -190,7 +193,9 @@ class Create(Operation[None]):
     ]
     settings: Annotated[
         Settings,
-        Argument(check=lambda name, value: settings_from_json(value), schema=ref("Settings"), send=dict),
+        Argument(
+            check=lambda name, value: settings_from_json(value), schema=ref("Settings"), send=Settings.stored
+        ),
     ] = _USUAL
 
 
@@ -294,7 +299,7 @@ class Claim(Operation[list[Message]]):
 
     queue: QueueName
     n: Annotated[int, a_whole("How many at most.", 1, MAX_COUNT, most=MAX_MESSAGES)] = 1
-    lease: Lease = 30
+    lease: Lease = None
     wait: Wait = 0
     consumer: Consumer = None
     most: int | None = None  # bytes of payloads beyond the first message, for servers
@@ -346,7 +351,14 @@ class Fail(Operation[None]):
 
     queue: QueueName
     receipts: Receipts
-    delay: Annotated[float, Argument(check=seconds, schema=schemas.number("Seconds until they come back."))] = 0
+    delay: Annotated[
+        float | None,
+        Argument(
+            check=lambda name, value: checked_delay(value),
+            schema=nullable(schemas.number("Seconds until they come back. Default: by the queue's `backoff`.")),
+            omit=True,
+        ),
+    ] = None
     reason: Annotated[
         str | None, a_reason(f"Why, for people to see; the first {MAX_REASON:,} characters are kept.")
     ] = None
@@ -390,7 +402,7 @@ class Extend(Operation[Held]):
 
     queue: QueueName
     receipts: Receipts
-    lease: Lease = 30
+    lease: Lease = None
 
 
 @operation(

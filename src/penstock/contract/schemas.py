@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import fields
 from typing import Any
 
-from penstock.contract.message import LATEST, MAX_HEADERS, MAX_KEY, MAX_MESSAGES, OUTCOMES, STATES
+from penstock.contract.message import LATEST, MAX_GROUP, MAX_HEADERS, MAX_KEY, MAX_MESSAGES, OUTCOMES, STATES
 from penstock.contract.settings import (
     HIGHEST_PRIORITY,
     LOWEST_PRIORITY,
@@ -91,7 +91,9 @@ def _documented(kind: type) -> dict[str, str]:
 _SAYS = _documented(Settings)
 NAME = text("1 to 255 visible ASCII characters.", pattern="^[!-~]{1,255}$")
 PRIORITY = integer("Lower comes first.", LOWEST_PRIORITY, HIGHEST_PRIORITY, 0)
-LEASE = number("Seconds that the work may take; the queue's `max_lease` at most.", over=0)
+LEASE = number(
+    "Seconds that the work may take; the queue's `max_lease` at most. Default: the queue's `lease`.", over=0
+)
 WAIT = number("Seconds to wait for a message if none is available; at most 60 take effect.")
 CONSUMER = text(
     f"The consumer's name, for people; at most {MAX_CONSUMER} bytes. Default: the client's address.",
@@ -104,7 +106,12 @@ KEY = text(
     maxLength=MAX_KEY,
 )
 RETENTION = number("Seconds after which the message expires; 0 = never. Default: the queue's `retention`.")
-DELAY = number("Seconds until the message is available.", default=0)
+DELAY = number("Seconds until the message is available. Default: the queue's `delay`.")
+GROUP = text(
+    f"The group, at most {MAX_GROUP} bytes: its messages are handed out one at a time and in order.",
+    minLength=1,
+    maxLength=MAX_GROUP,
+)
 HEADERS: Schema = {
     "type": "object",
     "additionalProperties": {"type": "string"},
@@ -136,6 +143,16 @@ _KINDS: dict[str, Schema] = {
     "max_lease": number("", over=0),
     "retention": number(""),
     "description": text("", maxLength=MAX_DESCRIPTION),
+    "lease": number("", over=0),
+    "delay": number(""),
+    "backoff": {
+        "type": ["array", "null"],
+        "prefixItems": [number(""), {**number(""), "minimum": 1}, number("")],
+        "minItems": 3,
+        "maxItems": 3,
+    },
+    "dead_letter": nullable(text("", pattern="^[!-~]{1,255}$")),
+    "labels": {"type": ["object", "null"], "additionalProperties": {"type": "string"}},
 }
 SETTINGS = {each.name: _setting(each.name, each.default, _KINDS[each.name]) for each in fields(Settings)}
 
@@ -153,7 +170,14 @@ def in_query(name: str) -> Schema:
             "type": "string", "pattern": "^(none|-?[0-9]{1,19},-?[0-9]{1,19})$", "default": "none",
             "description": schema["description"] + " Written as `0,9`.",
         }  # fmt: skip
-    if name == "filter":
+    if name == "backoff":
+        return {
+            "type": "string", "pattern": "^(none|[0-9.]+,[0-9.]+,[0-9.]+)$", "default": "none",
+            "description": schema["description"] + " Written as `1,2,300`.",
+        }  # fmt: skip
+    if name == "labels":
+        return text(schema["description"] + " Written as a JSON object.", default="none")
+    if name in ("filter", "dead_letter"):
         return text(schema["description"], default="none")
     if name == "start":
         return {**schema, "type": "string"}
@@ -169,10 +193,11 @@ _DRAFT = {
     "payload_base64": nullable(text("Any payload.", contentEncoding="base64", pattern=_BASE64)),
     "priority": PRIORITY,
     "headers": nullable(HEADERS),
-    "delay": DELAY,
+    "delay": nullable(DELAY),
     "retention": nullable(RETENTION),
     "key": nullable(KEY),
     "created_at": nullable(time("When the work came up, for people. Default: now.")),
+    "group": nullable(GROUP),
 }
 _TEXT, _NULL = {"type": "string"}, {"type": "null"}
 _PAYLOADS = [
@@ -197,6 +222,7 @@ _MESSAGE = {
     "consumer": nullable(text("The consumer that claimed it.")),
     "settled_at": {"type": ["integer", "null"], "description": "When it was done or failed."},
     "reason": nullable(text("Why it failed last.")),
+    "group": nullable(text("Its group.")),
     "payload_base64": text("The payload in base64.", contentEncoding="base64"),
 }
 _ATTEMPT = {

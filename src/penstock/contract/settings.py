@@ -6,13 +6,16 @@ from dataclasses import dataclass, fields, replace
 from functools import partial
 from typing import Any, SupportsIndex, TypedDict
 
+from penstock.contract import names
 from penstock.errors import InvalidArgument, NotSupported
 
 LOWEST_PRIORITY = -(2**63)
 HIGHEST_PRIORITY = 2**63 - 1
 MAX_PAYLOAD = 16_777_216
 MAX_COUNT = 4_294_967_295
+MAX_LABELS = 65_535  # bytes
 MAX_SECONDS = 4_294_967_295  # 136 years: what fits the narrowest format, and keeps every time in 64 bits
+_ADDED = ("lease", "delay", "backoff", "dead_letter", "labels")  # settings that the first version did not have
 FIVE_MINUTES = 300_000  # how long idempotency keys and settled receipts are remembered, in milliseconds
 
 
@@ -76,6 +79,11 @@ class Settings:
     max_lease: longest lease in seconds that a consumer gets
     retention: seconds after which messages are dropped, unless a put says otherwise; 0 = never
     description: for people
+    lease: seconds that a claim lasts, unless it says otherwise
+    delay: seconds until a message is available, unless its put says otherwise
+    backoff: (first seconds, factor, most seconds) until a message comes back after a fail that names no delay
+    dead_letter: the queue of this store that takes the messages that fail for good; None = they stay, as failed
+    labels: texts by name, for people and tools
     """
 
     max_size: int = 0
@@ -88,6 +96,11 @@ class Settings:
     max_lease: float = 43_200
     retention: float = 0
     description: str = ""
+    lease: float = 30
+    delay: float = 0
+    backoff: tuple[float, float, float] | None = None
+    dead_letter: str | None = None
+    labels: Mapping[str, str] | None = None
 
     def __post_init__(self) -> None:
         keep = partial(object.__setattr__, self)
@@ -104,6 +117,15 @@ class Settings:
         if not isinstance(self.filter, str | None):
             raise TypeError(f"filter is a str or None, not {type(self.filter).__name__}")
         text("description", self.description, 0, 1_000)
+        if seconds("lease", self.lease) == 0:
+            raise InvalidArgument("lease=0 would end every lease at once; give the seconds that the work may take")
+        seconds("delay", self.delay)
+        if self.backoff is not None:
+            keep("backoff", _backoff(self.backoff))
+        if self.dead_letter is not None:
+            keep("dead_letter", names.checked(self.dead_letter))
+        if self.labels is not None:
+            keep("labels", _labels(self.labels))
 
     def keys(self) -> list[str]:
         """The settings' names."""
@@ -114,6 +136,31 @@ class Settings:
             raise KeyError(name)
         return getattr(self, name)
 
+    def stored(self) -> dict[str, Any]:
+        """The settings for a file or a request: later ones only if they are not the default.
+
+        So a store without them can be read by the versions before.
+        """
+        return {name: value for name in self.keys() if (value := self[name]) != _LATER.get(name, _LATER)}
+
+    def granted(self, lease: float | None) -> float:
+        """Seconds of the lease that a consumer gets who asks for so many; None: for none."""
+        return min(self.lease if lease is None else lease, self.max_lease)
+
+    def waiting(self, delay: float | None) -> float:
+        """Seconds until a message is available that was put with this delay; None: with none."""
+        return self.delay if delay is None else delay
+
+    def backoff_of(self, attempts: int) -> float:
+        """Seconds until a message comes back after so many attempts, if its fail names no delay."""
+        if self.backoff is None:
+            return 0
+        first, factor, most = self.backoff
+        try:
+            return min(first * factor ** max(0, attempts - 1), most)
+        except OverflowError:
+            return most
+
     def changed(self, changes: Mapping[str, Any]) -> "Settings":
         """A copy with changes; NotSupported for a changed `start`, which is fixed at creation."""
         if changes.get("start", self.start) != self.start:
@@ -122,6 +169,9 @@ class Settings:
                 f"created, here as {self.start!r}; leave start out, or create another queue"
             )
         return replace(self, **changes)
+
+
+_LATER = {each.name: each.default for each in fields(Settings) if each.name in _ADDED}
 
 
 class Changes(TypedDict, total=False):
@@ -137,6 +187,11 @@ class Changes(TypedDict, total=False):
     max_lease: float
     retention: float
     description: str
+    lease: float
+    delay: float
+    backoff: tuple[float, float, float] | None
+    dead_letter: str | None
+    labels: Mapping[str, str] | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,3 +219,32 @@ def _priority_range(given: Iterable[int]) -> tuple[int, int]:
     if lowest > highest:
         raise InvalidArgument(f"priorities=({lowest}, {highest}) is empty; give (lowest, highest)")
     return lowest, highest
+
+
+def _backoff(given: Iterable[float]) -> tuple[float, float, float]:
+    try:
+        first, factor, most = given
+    except (TypeError, ValueError):
+        raise InvalidArgument(
+            f"backoff={given!r}; give (first seconds, factor, most seconds), for example (1, 2, 300), or None"
+        ) from None
+    seconds("the first of backoff", first)
+    seconds("the most of backoff", most)
+    if seconds("the factor of backoff", factor) < 1 or most < first:
+        raise InvalidArgument(
+            f"backoff=({first}, {factor}, {most}): the factor is at least 1, and the most at least the first"
+        )
+    return first, factor, most
+
+
+def _labels(given: Mapping[str, str]) -> dict[str, str]:
+    if not isinstance(given, Mapping):
+        raise TypeError(f"labels are a dict of str: str, not {type(given).__name__}")
+    size = 0
+    for name, value in given.items():
+        size += len(text("a label's name", name, 1, MAX_LABELS)) + len(
+            text(f"label {name!r}", value, 0, MAX_LABELS)
+        )
+    if size > MAX_LABELS:
+        raise InvalidArgument(f"labels of {size} characters; the most is {MAX_LABELS} altogether")
+    return dict(given)

@@ -6,12 +6,13 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack
 
 from penstock.contract import message, names
 from penstock.contract.arguments import (
+    check_same,
     checked_changes,
     checked_consumer,
+    checked_delay,
     checked_ids,
     checked_lease,
     checked_reason,
-    checked_settings,
     checked_state,
     receipts_of,
 )
@@ -39,8 +40,8 @@ from penstock.contract.operations import (
     Remove,
     Update,
 )
-from penstock.contract.settings import MAX_COUNT, MAX_PAYLOAD, QueueInfo, Settings, seconds, whole
-from penstock.errors import LeaseExpired, StoreClosed
+from penstock.contract.settings import MAX_COUNT, QueueInfo, Settings, seconds, whole
+from penstock.errors import LeaseExpired, QueueExists, StoreClosed
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -68,35 +69,18 @@ class Store:
         # Runs an operation with checked arguments. It is the backend's own method: every call passes through it.
         self.run: Runner = backend.run
 
-    def create(
-        self,
-        name: str,
-        max_size: int = 0,
-        max_attempts: int = 5,
-        keep_done: float | None = 0,
-        filter: str | None = None,  # noqa: A002 - the contract's word
-        start: str | int = "now",
-        max_payload: int = MAX_PAYLOAD,
-        priorities: tuple[int, int] | None = None,
-        max_lease: float = 43_200,
-        retention: float = 0,
-        description: str = "",
-    ) -> Queue:
-        """Make a queue; `penstock.Settings` explains each setting. QueueExists if the name is taken."""
-        name = names.checked(name)
-        settings = Settings(
-            max_size=max_size,
-            max_attempts=max_attempts,
-            keep_done=keep_done,
-            filter=filter,
-            start=start,
-            max_payload=max_payload,
-            priorities=priorities,
-            max_lease=max_lease,
-            retention=retention,
-            description=description,
-        )
-        self.run(Create(name, checked_settings(settings)))
+    def create(self, name: str, *, exist_ok: bool = False, **settings: Unpack[Changes]) -> Queue:
+        """Make a queue; `penstock.Settings` explains each setting. QueueExists if the name is taken.
+
+        With `exist_ok` a queue of that name is returned as it is, unless settings that are given here differ.
+        """
+        name, wanted = names.checked(name), checked_changes(settings)
+        try:
+            self.run(Create(name, Settings(**wanted)))
+        except QueueExists:
+            if not exist_ok:
+                raise
+            check_same(name, wanted, self.run(Lookup(name)))
         return Queue(self, name)
 
     def queue(self, name: str = "") -> Queue:
@@ -194,22 +178,24 @@ class Queue:
         payload: Payload,
         priority: int = 0,
         headers: Mapping[str, str] | None = None,
-        delay: float = 0,
+        delay: float | None = None,
         retention: float | None = None,
         key: str | None = None,
         created_at: int | None = None,
+        group: str | None = None,
     ) -> str:
         """Add a message; returns its id once the message is on stable storage.
 
         Lower priority numbers are claimed first. With a `delay` the message becomes available that many seconds
-        later; with a `retention` it expires after so many (None: the queue's own; 0: never). A `key` makes the put
-        safe to repeat: for five minutes a put with the same key returns the first id and adds nothing.
+        later; with a `retention` it expires after so many (0: never). None means the queue's own. A `key` makes
+        the put safe to repeat: for five minutes a put with the same key returns the first id and adds nothing.
+        Messages of one `group` are handed out one at a time, in the order in which they were put.
         """
-        plain = headers is None and retention is None and key is None and created_at is None
-        if plain and type(payload) is bytes and type(priority) is type(delay) is int and not delay:
+        plain = headers is None and delay is None and retention is None and key is None and created_at is None
+        if plain and group is None and type(payload) is bytes and type(priority) is int:
             entry = Entry(payload, priority)  # the usual case: nothing to check
         else:
-            entry = message.checked(Draft(payload, priority, headers, delay, retention, key, created_at))
+            entry = message.checked(Draft(payload, priority, headers, delay, retention, key, created_at, group))
         return self._store.run(Put(self.name, [entry]))[0]
 
     def put_many(self, items: Iterable[Draft | Payload]) -> list[str]:
@@ -217,9 +203,9 @@ class Queue:
         return self._store.run(Put(self.name, message.checked_many(items)))
 
     def claim(
-        self, n: int = 1, lease: float = 30.0, wait: float = 0.0, consumer: str | None = None
+        self, n: int = 1, lease: float | None = None, wait: float = 0.0, consumer: str | None = None
     ) -> list[Message]:
-        """Take up to n messages on a lease of so many seconds (at most the queue's max_lease).
+        """Take up to n messages on a lease of so many seconds (None: the queue's `lease`; at most its max_lease).
 
         Waits up to `wait` seconds for the first one; consumers that wait are served in turn. Settle each message
         with ack(), fail() or release() before its lease ends, or extend() it; after that it goes to another.
@@ -243,17 +229,20 @@ class Queue:
         """
         self._store.run(Ack(self.name, receipts_of(messages, self.name)))
 
-    def fail(self, *messages: Message | str, delay: float = 0.0, reason: str | None = None) -> None:
-        """The work failed: available again after `delay` seconds, or failed after the last attempt."""
+    def fail(self, *messages: Message | str, delay: float | None = None, reason: str | None = None) -> None:
+        """The work failed: available again after `delay` seconds, or failed after the last attempt.
+
+        Without a delay the queue's `backoff` decides.
+        """
         receipts = receipts_of(messages, self.name)
-        self._store.run(Fail(self.name, receipts, seconds("delay", delay), checked_reason(reason)))
+        self._store.run(Fail(self.name, receipts, checked_delay(delay), checked_reason(reason)))
 
     def release(self, *messages: Message | str) -> None:
         """Give messages back unworked: available at once, at their old place; the attempt stays counted."""
         self._store.run(Release(self.name, receipts_of(messages, self.name)))
 
-    def extend(self, *messages: Message | str, lease: float = 30.0) -> None:
-        """Hold messages for `lease` seconds from now."""
+    def extend(self, *messages: Message | str, lease: float | None = None) -> None:
+        """Hold messages for `lease` seconds from now (None: the queue's own)."""
         receipts = receipts_of(messages, self.name)
         held = self._store.run(Extend(self.name, receipts, checked_lease(lease)))
         for each in messages:

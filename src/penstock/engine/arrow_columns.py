@@ -249,7 +249,8 @@ def messages_as_batch(messages: Sequence[Message], schema: pa.Schema) -> pa.Reco
 
 def queue_row(name: str, settings: Settings, counts: Mapping[str, int]) -> dict[str, Any]:
     """A row of the table of queues."""
-    return {"name": name, **asdict(settings), "start": str(settings.start), **counts}
+    labels = None if settings.labels is None else list(settings.labels.items())
+    return {"name": name, **asdict(settings), "start": str(settings.start), "labels": labels, **counts}
 
 
 def attempt_row(queue: str, id: str, attempt: Attempt) -> dict[str, Any]:  # noqa: A002 - the column's name

@@ -35,6 +35,7 @@ def claimed(record: Claim, ledger: Ledger, storage: Storage) -> Taken:
     name, secret, size = ledger.name, f".{nonce:016x}", 0
     priority, visible_at, expires_at, attempts = array("q"), array("q"), array("q"), array("I")
     reason: list[str | None] = []
+    groups: list[str | None] = []
     rows = ledger.state.rows
     runs = rows.runs(seqs) if len(seqs) >= MANY else None
     for page, start, end in runs or [(page, at, at + 1) for page, at in map(rows.locate, seqs)]:
@@ -44,17 +45,20 @@ def claimed(record: Claim, ledger: Ledger, storage: Storage) -> Taken:
         expires_at += page.expires_at[start:end]
         attempts += page.attempts[start:end]
         reason += page.for_claims(end - 1).reason[start:end]
+        groups += page.groups_of(start, end)
     ids = list(map(str, seqs))
     receipts = [each + secret for each in ids]
 
     def build(bodies: Sequence[Body]) -> list[Message]:
-        columns = zip(ids, receipts, bodies, priority, visible_at, expires_at, attempts, reason, strict=True)
+        columns = zip(
+            ids, receipts, bodies, priority, visible_at, expires_at, attempts, reason, groups, strict=True
+        )
         return [
             Message(
                 each, name, body[0], dict(body[1]), rank, body[2], body[3], visible, expires or None, attempt,
-                "in_flight", receipt, now, lease_until, consumer, None, why,
+                "in_flight", receipt, now, lease_until, consumer, None, why, group,
             )
-            for each, receipt, body, rank, visible, expires, attempt, why in columns
+            for each, receipt, body, rank, visible, expires, attempt, why, group in columns
         ]  # fmt: skip
 
     return Taken(len(seqs), storage.find(seqs), build, receipts, size)
@@ -72,6 +76,7 @@ def row_as_seen(seq: int, queue: str, page: Page, at: int) -> Message:
         str(seq), queue, b"", {}, page.priority[at], 0, 0, page.visible_at[at], page.expires_at[at] or None,
         page.attempts[at], STATES[state - 1],
     )  # fmt: skip
+    message.group = page.group(at)
     if page.claims is not None:
         claims = page.for_claims(at)
         message.reason = claims.reason[at]

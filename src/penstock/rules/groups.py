@@ -1,8 +1,8 @@
 """Groups: messages that are handed out one at a time, in the order of their arrival.
 
-A group's members are its unsettled messages (delayed, available, in flight). Its head is the member with the lowest
-number. Only the head can be claimed, and only while no member is in flight: a head that waits for its retry holds
-its group. The other available members are blocked: they count as available, and no claim gives them.
+A group's members are its unsettled messages (delayed, available, in flight). Its head is the member with the
+lowest number. Only the head can be claimed, and only while no member is in flight: a head that waits for its retry
+holds its group. The other available members are blocked: they count as available, and no claim gives them.
 
 A group costs an array of its members' numbers and an entry in a dict, and nothing once it has no members.
 """
@@ -159,4 +159,3 @@ class Groups:
         else:
             members[0] = head + 1
         return members
-

@@ -11,7 +11,7 @@ from typing import NamedTuple, TypeAlias
 from penstock.contract.message import Entry, Plain
 from penstock.contract.settings import HIGHEST_PRIORITY, LOWEST_PRIORITY, Settings
 from penstock.errors import InvalidPriority, PayloadTooLarge, QueueFull
-from penstock.rules.records import Ack, Claim, Extend, Fail, Pop, Put, Redrive, Release, Remove, Update
+from penstock.rules.records import BY_BACKOFF, Ack, Claim, Extend, Fail, Pop, Put, Redrive, Release, Remove, Update
 from penstock.rules.rows import FAILED, IN_FLIGHT
 from penstock.rules.state import ACKED, FAILED_ATTEMPT, RELEASED, State
 from penstock.system.clock import at_least_one
@@ -66,18 +66,18 @@ class Ledger:
             self.check_values(len(entry.payload), entry.priority)
             if settings.max_size:
                 self.check_room(1)
-            visible_at = now + at_least_one(entry.delay) if entry.delay else now
+            visible_at = self.visible_at(entry.delay, now)
             kept = settings.retention if entry.retention is None else entry.retention
             expires_at = now + at_least_one(kept) if kept else 0
-            groups = () if entry.group is None else (entry.group,)
-            record = Put(now, seq, (entry.priority,), (visible_at,), (expires_at,), {}, groups)
+            group = () if entry.group is None else (entry.group,)
+            record = Put(now, seq, (entry.priority,), (visible_at,), (expires_at,), {}, group)
             self.state.put_one(record)
             return Admission((seq,), entries, record)
         if isinstance(entries, Plain):
             return self._put_plain(entries, now)
         seqs, new, keys = self._number(entries)
         priority = [entry.priority for entry in new]
-        visible = [now + at_least_one(entry.delay) if entry.delay else now for entry in new]
+        visible = [self.visible_at(entry.delay, now) for entry in new]
         usual = self.settings.retention
         kept_for = (usual if entry.retention is None else entry.retention for entry in new)
         expires = [now + at_least_one(seconds) if seconds else 0 for seconds in kept_for]
@@ -93,13 +93,21 @@ class Ledger:
         self.check_room(count)
         first = self.state.next_seq
         expires_at = now + at_least_one(kept) if kept else 0
-        priority, visible_at, expiry = (array("q", [value]) * count for value in (0, now, expires_at))
+        times = self.visible_at(None, now), expires_at
+        priority, visible_at, expiry = (array("q", [value]) * count for value in (0, *times))
         record = Put(now, first, priority, visible_at, expiry, {})
         self.state.put(record)
         return Admission(range(first, first + count), entries, record)
 
     def admit(
-        self, seq: int, priority: int, visible_at: int, expires_at: int, size: int, now: int, group: str | None = None
+        self,
+        seq: int,
+        priority: int,
+        visible_at: int,
+        expires_at: int,
+        size: int,
+        now: int,
+        group: str | None = None,
     ) -> Put:
         """Add a message that has a number already; messages with higher numbers may exist."""
         self.state.advance(now)
@@ -127,7 +135,12 @@ class Ledger:
         """Stop keeping room for a load: its messages have arrived, or it was aborted."""
         self._expected -= waiting
 
-    def claim(self, n: int, lease: float, consumer: str, nonce: int, now: int) -> Claim | None:
+    def visible_at(self, delay: float | None, now: int) -> int:
+        """From when on a message is available that was put with this delay."""
+        delay = self.state.settings.waiting(delay)
+        return now + at_least_one(delay) if delay else now
+
+    def claim(self, n: int, lease: float | None, consumer: str, nonce: int, now: int) -> Claim | None:
         """Give up to n messages to a consumer."""
         self.state.advance(now)
         seqs = self.state.ready.take(n, self.state.available())
@@ -157,13 +170,16 @@ class Ledger:
         return record, lost
 
     def fail(
-        self, receipts: Iterable[Receipt], delay: float, reason: str | None, now: int
+        self, receipts: Iterable[Receipt], delay: float | None, reason: str | None, now: int
     ) -> tuple[Fail | None, list[Receipt]]:
-        """End the attempt; also returns the receipts that were lost."""
+        """End the attempt; also returns the receipts that were lost. Without a delay the backoff decides."""
         held, lost = self._held(receipts, FAILED_ATTEMPT, now)
         if not held:
             return None, lost
-        record = Fail(now, held, now + at_least_one(delay) if delay else now, reason)
+        visible_at = now + at_least_one(delay) if delay else now
+        if delay is None and self.settings.backoff is not None:
+            visible_at = BY_BACKOFF
+        record = Fail(now, held, visible_at, reason)
         self.state.fail(record)
         return record, lost
 
@@ -176,7 +192,9 @@ class Ledger:
         self.state.release(record)
         return record, lost
 
-    def extend(self, receipts: Iterable[Receipt], lease: float, now: int) -> tuple[Extend | None, list[Receipt]]:
+    def extend(
+        self, receipts: Iterable[Receipt], lease: float | None, now: int
+    ) -> tuple[Extend | None, list[Receipt]]:
         """Hold for `lease` seconds from now; also returns the receipts that were lost."""
         held, lost = self._held(receipts, None, now)
         if not held:
@@ -278,9 +296,9 @@ class Ledger:
             seqs.append(seq)
         return seqs, new, keys
 
-    def lease_end(self, lease: float, now: int) -> int:
-        """When a lease of so many seconds ends."""
-        return now + at_least_one(min(lease, self.state.settings.max_lease))
+    def lease_end(self, lease: float | None, now: int) -> int:
+        """When a lease of so many seconds ends; None: of the queue's own."""
+        return now + at_least_one(self.state.settings.granted(lease))
 
     def _held(self, receipts: Iterable[Receipt], outcome: int | None, now: int) -> tuple[list[int], list[Receipt]]:
         """The messages that the receipts hold, and the lost receipts: no message, and no repeat of `outcome`."""

@@ -5,6 +5,8 @@ from typing import NamedTuple
 
 from penstock.contract.settings import Settings
 
+BY_BACKOFF = -1  # instead of the time at which a failed message comes back
+
 
 class Put(NamedTuple):
     """New messages: sequence numbers from `first` on, one element per message in each column."""
@@ -48,7 +50,7 @@ class Fail(NamedTuple):
 
     at: int
     seqs: list[int]
-    visible_at: int
+    visible_at: int  # or BY_BACKOFF
     reason: str | None
 
 

@@ -7,8 +7,8 @@ that gets few of a store's numbers, is sparse from the start. A message that is 
 claimed is just a tuple of numbers, `Lone`.
 
 A waiting message costs 45 bytes, 16 of them for the place of its body. The fields of claims (consumer, time,
-receipt, reason) are columns that a page gets when the first of its messages is claimed: 40 bytes more. The column of
-groups comes with the first message of a group: 8 bytes more.
+receipt, reason) are columns that a page gets when the first of its messages is claimed: 40 bytes more. The column
+of groups comes with the first message of a group: 8 bytes more.
 """
 
 from array import array
@@ -116,6 +116,12 @@ class Page:
     def group(self, at: int) -> str | None:
         """The group of the row at that position."""
         return self.groups[at] if self.groups is not None and at < len(self.groups) else None
+
+    def groups_of(self, start: int, end: int) -> Sequence[str | None]:
+        """The groups of neighbouring rows."""
+        if self.groups is None or len(self.groups) < end:
+            return [self.group(at) for at in range(start, end)]
+        return self.groups[start:end]
 
     def put_into(self, groups: Sequence[str | None], at: int) -> None:
         """Set the groups of the rows from a position on."""

@@ -23,6 +23,7 @@ from penstock.rules.groups import Groups
 from penstock.rules.order import SEQ_BITS, SLACK, Deadlines, Ready
 from penstock.rules.recent import History, RecentKeys, RecentReceipts
 from penstock.rules.records import (
+    BY_BACKOFF,
     Ack,
     Claim,
     Extend,
@@ -363,7 +364,7 @@ class State:
             self.come_back(seq, page, at, time, time)
         else:
             self.leases_expired += 1
-            self.end_attempt(seq, page, at, time, time, LEASE_EXPIRED)
+            self.end_attempt(seq, page, at, time, BY_BACKOFF, LEASE_EXPIRED)
 
     # What each record changes
 
@@ -385,7 +386,9 @@ class State:
         seqs = range(record.first, record.first + count)
         if record.first > self.next_seq:
             self.rows.skip_to(record.first)
-        groups = [name if name is None else intern(name) for name in record.groups]  # one text for all its messages
+        groups = [
+            name if name is None else intern(name) for name in record.groups
+        ]  # one text for all its messages
         self.rows.append(states, record.priority, record.visible_at, record.expires_at, groups)
         self.by_state[AVAILABLE] += states.count(AVAILABLE)
         self.by_state[DELAYED] += states.count(DELAYED)
@@ -614,7 +617,7 @@ class State:
         self.enter(seq, page, at, DONE)
 
     def end_attempt(self, seq: int, page: Page, at: int, now: int, visible_at: int, reason: str | None) -> None:
-        """The attempt failed: the message comes back, or is failed after the last attempt."""
+        """The attempt failed: the message comes back, by the backoff or at a time; or it has failed for good."""
         claims = page.for_claims(at)
         claims.reason[at] = reason
         self.remember(seq, page, at, now, "failed", reason)
@@ -623,6 +626,9 @@ class State:
             self.given_up += 1
             self.enter(seq, page, at, FAILED)
         else:
+            if visible_at == BY_BACKOFF:
+                delay = self.settings.backoff_of(page.attempts[at])
+                visible_at = now + at_least_one(delay) if delay else now
             self.come_back(seq, page, at, now, visible_at)
 
     def remember(self, seq: int, page: Page, at: int, now: int, outcome: str, reason: str | None) -> None:

@@ -43,6 +43,11 @@ _SETTINGS: dict[str, DataType] = {
     "max_lease": DoubleType(),
     "retention": DoubleType(),
     "description": _TEXT,
+    "lease": DoubleType(),
+    "delay": DoubleType(),
+    "backoff": ArrayType(DoubleType()),
+    "dead_letter": _TEXT,
+    "labels": MapType(_TEXT, _TEXT),
 }
 
 

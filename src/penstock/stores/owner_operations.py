@@ -5,7 +5,6 @@ they are committed.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Any
 
 from penstock.contract.arguments import QueueName, a_text, settings_from_json
@@ -56,7 +55,7 @@ Queues = Annotated[
     Argument(
         check=_settings,
         schema={},
-        send=lambda queues: {name: asdict(settings) for name, settings in queues.items()},
+        send=lambda queues: {name: settings.stored() for name, settings in queues.items()},
     ),
 ]
 RunName = Annotated[str | None, Argument(check=lambda name, value: value, schema={})]

@@ -52,6 +52,7 @@ _MESSAGE_TYPES: dict[str, tuple[type, ...]] = {
     "consumer": _TEXT_OR_NONE,
     "settled_at": _WHOLE_OR_NONE,
     "reason": _TEXT_OR_NONE,
+    "group": _TEXT_OR_NONE,
 }
 _message_values, _payload = attrgetter(*_MESSAGE_TYPES), attrgetter("payload")
 

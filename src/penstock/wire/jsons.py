@@ -23,8 +23,8 @@ from penstock.errors import InvalidArgument
 
 _DRAFT_FIELDS = frozenset(field.name for field in fields(Draft)) | {"payload_base64"}
 _WHOLE = re.compile(r"-?[0-9]{1,20}", re.ASCII)
-_NULLABLE = ("keep_done", "filter", "priorities")
-_TEXTS = ("filter", "description")
+_NULLABLE = ("keep_done", "filter", "priorities", "backoff", "dead_letter", "labels")
+_TEXTS = ("filter", "description", "dead_letter")
 
 
 def _no_constant(name: str) -> NoReturn:
@@ -160,7 +160,9 @@ def _setting(name: str, value: str) -> object:
         return None
     if name in _TEXTS:
         return value
-    if name == "priorities":
+    if name == "labels":
+        return loads(value.encode())
+    if name in ("priorities", "backoff"):
         return [number(name, part) for part in value.split(",")]
     if name == "start" and not _WHOLE.fullmatch(value):
         return value

@@ -26,7 +26,7 @@ async def work(
     handler: Callable[[Message], Awaitable[object] | object],
     concurrency: int = 8,
     *,
-    lease: float = 30.0,
+    lease: float | None = None,
     backoff: Backoff | None = None,
     grace: float = 8.0,
     stop: asyncio.Event | None = None,
@@ -56,7 +56,9 @@ class _Claims(Queue):
         await super().ack(*messages)
         self._worker.settled_by_handler(receipts_of(messages, self.name), ACK)
 
-    async def fail(self, *messages: message.Message | str, delay: float = 0.0, reason: str | None = None) -> None:
+    async def fail(
+        self, *messages: message.Message | str, delay: float | None = None, reason: str | None = None
+    ) -> None:
         await super().fail(*messages, delay=delay, reason=reason)
         self._worker.settled_by_handler(receipts_of(messages, self.name), Outcome("fail", delay, reason))
 
@@ -64,7 +66,7 @@ class _Claims(Queue):
         await super().release(*messages)
         self._worker.settled_by_handler(receipts_of(messages, self.name), RELEASE)
 
-    async def extend(self, *messages: message.Message | str, lease: float = 30.0) -> None:
+    async def extend(self, *messages: message.Message | str, lease: float | None = None) -> None:
         await super().extend(*messages, lease=lease)
         self._worker.extended_by_handler(receipts_of(messages, self.name), lease)
 

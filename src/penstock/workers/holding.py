@@ -16,7 +16,7 @@ class Outcome(NamedTuple):
     """How a message is to be settled."""
 
     kind: str  # "ack", "fail", "release"
-    delay: float = 0.0
+    delay: float | None = None  # of a fail; None: by the queue's backoff
     reason: str | None = None
 
     def settle(self, queue: Any, receipts: Iterable[str]) -> Any:

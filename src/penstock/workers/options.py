@@ -11,7 +11,7 @@ from typing import Any, TypeAlias
 
 from penstock.contract.arguments import MAX_REASON, checked_consumer, checked_lease
 from penstock.contract.message import Message
-from penstock.contract.settings import seconds, whole
+from penstock.contract.settings import Settings, seconds, whole
 from penstock.errors import DiskFull, StoreUnreachable
 from penstock.workers.holding import RELEASE, Outcome
 
@@ -75,8 +75,8 @@ class Options:
     """A worker's checked options."""
 
     concurrency: int
-    lease: float
-    backoff: Backoff
+    lease: float | None
+    backoff: Backoff | None
     grace: float
     until_empty: bool
     consumer: str
@@ -87,7 +87,7 @@ class Options:
     def checked(
         cls,
         concurrency: int,
-        lease: float,
+        lease: float | None,
         backoff: Backoff | None,
         grace: float,
         until_empty: bool,
@@ -99,7 +99,7 @@ class Options:
         return cls(
             whole("concurrency", concurrency, 1, MAX_CONCURRENCY),
             checked_lease(lease),
-            exponential if backoff is None else backoff if callable(backoff) else seconds("backoff", backoff),
+            backoff if backoff is None or callable(backoff) else seconds("backoff", backoff),
             seconds("grace", grace),
             until_empty,
             checked_consumer(consumer),
@@ -107,8 +107,14 @@ class Options:
             report,
         )
 
-    def delay(self, message: Message) -> float:
-        """Seconds until a failed message is available again."""
+    def longest_lease(self, settings: Settings) -> float:
+        """The lease to ask for."""
+        return settings.granted(self.lease)
+
+    def delay(self, message: Message, settings: Settings) -> float | None:
+        """Seconds until a failed message is available again; None: as the queue says."""
+        if self.backoff is None:
+            return exponential(message) if settings.backoff is None else None
         if not callable(self.backoff):
             return self.backoff
         try:
@@ -117,14 +123,14 @@ class Options:
             _log.warning("backoff of message %s: %s; the usual one is taken", message.id, reason_of(error))
             return exponential(message)
 
-    def outcome(self, message: Message, error: Exception) -> Outcome:
+    def outcome(self, message: Message, error: Exception, settings: Settings) -> Outcome:
         """How to settle a message whose handler has raised."""
         if isinstance(error, Release):
             return RELEASE
         if isinstance(error, Fail):
-            return Outcome("fail", self.delay(message), str(error))
+            return Outcome("fail", self.delay(message, settings), str(error))
         _log.warning("the handler failed on message %s of queue %r", message.id, message.queue, exc_info=error)
-        return Outcome("fail", self.delay(message), reason_of(error))
+        return Outcome("fail", self.delay(message, settings), reason_of(error))
 
     def tell(self, result: Result) -> None:
         """Report how the work on a message ended."""

@@ -27,7 +27,7 @@ def work(
     handler: Callable[[Message], object],
     concurrency: int = 8,
     *,
-    lease: float = 30.0,
+    lease: float | None = None,
     backoff: Backoff | None = None,
     grace: float = 8.0,
     stop: threading.Event | None = None,
@@ -45,9 +45,9 @@ def work(
     SIGTERM or Ctrl-C stops claiming and waits for what runs, `grace` seconds at most; what still runs then is
     released. A second one releases at once. Signals are heard only if this is called in the main thread.
 
-    lease: seconds until another consumer gets a message if this process dies
-    backoff: seconds until a failed message is tried again, or a function from the message to that; usually
-        1, 2, 4, ... with each attempt, up to five minutes
+    lease: seconds until another consumer gets a message if this process dies; None: the queue's `lease`
+    backoff: seconds until a failed message is tried again, or a function from the message to that; None: the
+        queue's `backoff`, or 1, 2, 4, ... with each attempt, up to five minutes, if the queue has none
     grace: seconds that handlers get to finish when the worker stops; `docker stop` kills after 10
     stop: an event that stops the worker as SIGTERM does; signals set it, too, so that handlers can look at it
     until_empty: return once no message waits, available or delayed, and none is held here
@@ -73,7 +73,7 @@ class _Claims(Queue):
         super().ack(*messages)
         self._worker.settled_by_handler(receipts_of(messages, self.name), ACK)
 
-    def fail(self, *messages: Message | str, delay: float = 0.0, reason: str | None = None) -> None:
+    def fail(self, *messages: Message | str, delay: float | None = None, reason: str | None = None) -> None:
         super().fail(*messages, delay=delay, reason=reason)
         self._worker.settled_by_handler(receipts_of(messages, self.name), Outcome("fail", delay, reason))
 
@@ -81,7 +81,7 @@ class _Claims(Queue):
         super().release(*messages)
         self._worker.settled_by_handler(receipts_of(messages, self.name), RELEASE)
 
-    def extend(self, *messages: Message | str, lease: float = 30.0) -> None:
+    def extend(self, *messages: Message | str, lease: float | None = None) -> None:
         super().extend(*messages, lease=lease)
         self._worker.extended_by_handler(receipts_of(messages, self.name), lease)
 

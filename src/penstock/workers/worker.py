@@ -15,6 +15,7 @@ import time
 from abc import abstractmethod
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeAlias, TypeVar
 
+from penstock.contract.settings import Settings
 from penstock.errors import LeaseExpired
 from penstock.workers.holding import ACK, RELEASE, AnyMessage, Held, Holding, Outcome, alike
 from penstock.workers.options import GLANCE, PASSING, PATIENCE, POLL, Options, Pauses, Result, Worked
@@ -60,7 +61,8 @@ class Worker(Generic[AnyMessage, Part]):
         self.options = options
         self.lock = lock  # of everything below
         self.worked = Worked()
-        self.holding: Holding[AnyMessage] = Holding(options.lease)
+        self._settings = Settings()  # the queue's, once they are known
+        self.holding: Holding[AnyMessage] = Holding(options.longest_lease(self._settings))
         self._ended: list[Held[AnyMessage]] = []  # to be settled
         self._free = options.concurrency  # idle handlers
         self._stop = stop  # the caller's event
@@ -200,7 +202,7 @@ class Worker(Generic[AnyMessage, Part]):
         try:
             settings = await self._try(self.settings, self.is_stopping)
             with self.lock:
-                self.holding.lease = min(self.options.lease, settings.max_lease)
+                self._use(settings)
                 self._due.ring()  # the extender's sleep depends on it
             while (room := await self._room_for_more()) and await self._claim(room):
                 pass
@@ -257,7 +259,7 @@ class Worker(Generic[AnyMessage, Part]):
     def raised(self, held: Held[AnyMessage], error: BaseException) -> tuple[Outcome, BaseException | None]:
         """The outcome of a handler that has raised, and the error that ends the worker, if it does."""
         if isinstance(error, Exception):
-            return self.options.outcome(held.message, error), None
+            return self.options.outcome(held.message, error, self._settings), None
         return RELEASE, error  # such as SystemExit
 
     def end(self, held: Held[AnyMessage], outcome: Outcome = ACK, error: BaseException | None = None) -> None:
@@ -287,9 +289,10 @@ class Worker(Generic[AnyMessage, Part]):
         with self.lock:
             self.holding.settled_by_handler(receipts, outcome)
 
-    def extended_by_handler(self, receipts: list[str], lease: float) -> None:
+    def extended_by_handler(self, receipts: list[str], lease: float | None) -> None:
         """A handler has extended leases."""
         with self.lock:
+            lease = self.options.longest_lease(self._settings) if lease is None else lease
             self.holding.extended(receipts, lease, time.monotonic())
             self._due.ring()
 
@@ -362,8 +365,11 @@ class Worker(Generic[AnyMessage, Part]):
         """The lease to ask for, within the queue's current max_lease."""
         settings = await self.ask(self.settings)
         with self.lock:
-            self.holding.lease = min(self.options.lease, settings.max_lease)
+            self._use(settings)
             return self.holding.lease
+
+    def _use(self, settings: Settings) -> None:
+        self._settings, self.holding.lease = settings, self.options.longest_lease(settings)
 
     async def _extend(self, due: list[Held[AnyMessage]]) -> None:
         lost: list[str] = []

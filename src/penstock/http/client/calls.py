@@ -192,8 +192,8 @@ def _plain_put(operation: Put) -> "Call[Any] | None":
     if len(operation.entries) != 1:
         return None
     entry = operation.entries[0]
-    further = (entry.headers, entry.retention, entry.key, entry.created_at)
-    if entry.delay or further != (None, None, None, None):
+    further = (entry.headers, entry.retention, entry.key, entry.created_at, entry.group)
+    if entry.delay is not None or further != (None, None, None, None, None):
         return None
     headers = f"X-Message-Priority: {entry.priority}\r\n" if entry.priority else ""
     return Call("put", f"POST /{quoted(operation.queue)}/messages", headers, entry.payload, False, _only_id)

@@ -57,7 +57,7 @@ async def fetch_message(backend: Served, request: Request) -> Answer:
     """GET /{queue}/messages: claim a message."""
     name = names.checked(request.arguments[0])
     given = request.parameters("lease", "wait", "consumer")
-    lease = checked_lease(jsons.number("lease", given.get("lease", "30")))
+    lease = checked_lease(jsons.number("lease", given["lease"])) if "lease" in given else None
     wait = checked_wait(jsons.number("wait", given.get("wait", "0")))
     consumer = checked_consumer(given.get("consumer", request.peer))
     claimed = await backend.run(Claim(name, 1, lease, wait, consumer))
@@ -74,6 +74,8 @@ def _as_headers(message: Message) -> bytes:
         f"X-Message-Attempts: {message.attempts}\r\nX-Message-Created-At: {message.created_at}\r\n"
         f"X-Message-Received-At: {message.received_at}\r\nX-Message-Lease-Until: {message.lease_until}\r\n"
     ).encode()
+    if message.group is not None:
+        lines += b"X-Message-Group: %b\r\n" % message.group.encode()
     if message.headers:
         headers = jsons.dumps(message.headers)
         if len(headers) <= _MAX_HEADERS:
@@ -129,6 +131,7 @@ def _told(request: Request) -> Entry:
         if value is not None:
             setattr(draft, argument, jsons.number(name.decode(), value))
     draft.key = request.header(b"x-message-key" if b"x-message-key" in request.headers else b"idempotency-key")
+    draft.group = request.header(b"x-message-group")
     headers = request.header(b"x-message-headers")
     if headers is not None:
         draft.headers = jsons.loads_object(headers.encode())

@@ -60,7 +60,7 @@ def convert(
         if id is None:  # before the copy, so that a change during the copy counts as a change since
             nothing = spark.createDataFrame([], "queue string, payload binary").write.format("penstock")
             nothing.mode("append").options(store=absolute(target), id=_seen(spark, source, run, queues)).save()
-        create = json.dumps({name: asdict(settings) for name, settings in made.items()})
+        create = json.dumps({name: settings.stored() for name, settings in made.items()})
         writer = _messages(spark, source).write.format("penstock").mode("append")
         writer.options(store=absolute(target), id=run, _restore="true", _create=create).save()
     notes = ["messages in flight arrive as available"] if any(row[4] for row in rows) else []
@@ -98,7 +98,7 @@ def _seen(spark: "SparkSession", source: str, run: str, queues: _Queues) -> str:
     headers = f.sort_array(f.map_entries("headers"))
     each = f.xxhash64("queue", "id", settled, "attempts", headers, *_CHANGING).cast("decimal(38,0)")
     messages = table(spark, source, "messages").agg(f.sum(each).alias("all")).collect()[0]["all"]
-    settings = {name: asdict(settings) for name, (settings, _) in queues.items()}
+    settings = {name: settings.stored() for name, (settings, _) in queues.items()}
     text = json.dumps([str(messages), settings], sort_keys=True)
     return f"{run}.{hashlib.sha256(text.encode()).hexdigest()[:16]}"
 

@@ -9,7 +9,7 @@ import json
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from penstock.contract import names
@@ -255,8 +255,12 @@ class Catalog:
             self._tree.disk.unlink(source)
 
     def _write(self, listed: Listed, folder: str = SETTINGS) -> None:
-        settings: dict[str, Any] = {field.name: listed.settings[field.name] for field in fields(Settings)}
-        entry = {"name": listed.name, "settings": settings, "made": listed.made, "deleted": listed.deleted}
+        entry = {
+            "name": listed.name,
+            "settings": listed.settings.stored(),
+            "made": listed.made,
+            "deleted": listed.deleted,
+        }
         entry["sum"] = _sum(entry)
         path = self._tree.path(f"{folder}/{listed.file}")
         replace_file(self._tree.disk, path, json.dumps(entry, ensure_ascii=False, indent=1).encode())

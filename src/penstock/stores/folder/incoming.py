@@ -223,8 +223,8 @@ class PuttingQueue(WaitingQueue):
             return stamp
         if time_of(stamp.order) != now:  # more messages in a millisecond than an id's clock has ticks
             stamp.received_at = now
-        if entry.delay:
-            stamp.visible_at = now + at_least_one(entry.delay)
+        if delay := self.settings.waiting(entry.delay):
+            stamp.visible_at = now + at_least_one(delay)
         kept = self.settings.retention if entry.retention is None else entry.retention
         if kept:
             stamp.expires_at = now + at_least_one(kept)

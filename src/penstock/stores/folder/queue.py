@@ -32,11 +32,13 @@ class FolderQueue(PuttingQueue):
 
     # Claiming
 
-    def claim(self, n: int, lease: float, wait: float, consumer: str, most: int | None = None) -> list[Message]:
+    def claim(
+        self, n: int, lease: float | None, wait: float, consumer: str, most: int | None = None
+    ) -> list[Message]:
         """Lease up to n messages; `most` limits their bytes, except for the first message."""
 
         def claim(won: list[Won]) -> list[str]:
-            granted = at_least_one(min(lease, self.settings.max_lease))
+            granted = at_least_one(self.settings.granted(lease))
             return steps.claim(self._tree, self.file, won, granted, consumer)
 
         def fetch(ids: Sequence[str]) -> list[Message]:
@@ -133,14 +135,14 @@ class FolderQueue(PuttingQueue):
         """Acknowledge; the receipts that were lost, as of fail() and release()."""
         return self._settle(receipts, "ack")
 
-    def fail(self, receipts: Sequence[str], delay: float, reason: str | None) -> list[str]:
+    def fail(self, receipts: Sequence[str], delay: float | None, reason: str | None) -> list[str]:
         return self._settle(receipts, "fail", delay, reason)
 
     def release(self, receipts: Sequence[str]) -> list[str]:
-        return self._settle(receipts, "release")
+        return self._settle(receipts, "release", 0)
 
     def _settle(
-        self, receipts: Sequence[str], how: str, delay: float = 0.0, reason: str | None = None
+        self, receipts: Sequence[str], how: str, delay: float | None = None, reason: str | None = None
     ) -> list[str]:
         self._learn_time()
         now = self.advance()
@@ -151,8 +153,9 @@ class FolderQueue(PuttingQueue):
             now = self._clock.now()  # read after the messages were taken: earlier changes have earlier times
             if how == "ack":
                 return lost + self._done(won, receipts, now)
-            visible_at = now + at_least_one(delay) if delay else now
-            endings = [self._ending(each, now, _OUTCOMES[how], reason, visible_at) for each in won]
+            endings = [
+                self._ending(each, now, _OUTCOMES[how], reason, self._retry_at(each, now, delay)) for each in won
+            ]
             ended = steps.end(self._tree, self.file, endings)
             there = {ending.won.uid for ending in ended}
             lost += [f"{each.uid}.{each.secret}" for each in won if each.uid not in there]
@@ -172,13 +175,13 @@ class FolderQueue(PuttingQueue):
                     self._forget(each.uid)
         return [receipt for receipt in receipts if _id_of(receipt) in taken]
 
-    def extend(self, receipts: Sequence[str], lease: float) -> Held:
+    def extend(self, receipts: Sequence[str], lease: float | None) -> Held:
         """Restart leases from now; their end, and the receipts that were lost."""
         self._learn_time()
         now = self.advance()
         with self._protected(map(_id_of, receipts)), self._moving():
             won, lost = self._win(receipts, now, None)
-            until = self._clock.now() + at_least_one(min(lease, self.settings.max_lease))
+            until = self._clock.now() + at_least_one(self.settings.granted(lease))
             taken = steps.extend(self._tree, self.file, won, until)
             lost += [receipt for receipt in receipts if _id_of(receipt) in taken]
             with self.lock:

@@ -18,6 +18,7 @@ from penstock.stores.folder.shared import STRAYS, FolderWatch, Listing, Shared, 
 from penstock.stores.folder.stamps import Stamp
 from penstock.stores.folder.steps import Ending, Won
 from penstock.stores.folder.tree import home
+from penstock.system.clock import at_least_one
 from penstock.system.files import refusal
 
 _MINUTE = 60_000  # by which the clocks of hosts may differ
@@ -274,7 +275,9 @@ class QueueView(UnownedQueue):
             if won is None:
                 continue
             if won.stamp.is_held:
-                ending = self._ending(won, won.until, "failed", LEASE_EXPIRED, won.until)
+                ending = self._ending(
+                    won, won.until, "failed", LEASE_EXPIRED, self._retry_at(won, won.until, None)
+                )
                 ending.settled = False
                 endings.append(ending)
             else:
@@ -308,6 +311,12 @@ class QueueView(UnownedQueue):
             self._know(uid, self._row(DELAY, won.stamp, won.until))
             return None
         return won
+
+    def _retry_at(self, won: Won, now: int, delay: float | None) -> int:
+        """When a message that failed comes back, after a delay or by the queue's backoff."""
+        attempts = won.stamp.holder.attempts if won.stamp.holder else 0
+        delay = self.settings.backoff_of(attempts) if delay is None else delay
+        return now + at_least_one(delay) if delay else now
 
     def _ending(self, won: Won, at: int, outcome: str, reason: str | None, visible_at: int) -> Ending:
         ending = Ending(won, at, outcome, reason, visible_at)

@@ -183,7 +183,9 @@ class Catalog:
 
     def keep(self, file: str, entry: Entry) -> None:
         """Write the entry of a queue durably."""
-        content = asdict(entry)
+        content = asdict(entry) | {"settings": entry.settings.stored()}
+        if entry.begins_with is not None:
+            content["begins_with"] = entry.begins_with.stored()
         if entry.begins_with is None:
             del content["begins_with"]
         write_line(self._disk, self.settings_of(file), content)

@@ -164,7 +164,8 @@ class Loads:
         try:
             load = replace(load, pieces=self._own_files(folder, load))
             self._disk.sync_folder(folder)
-            write_line(self._disk, path, asdict(load))
+            queues = {queue: settings.stored() for queue, settings in load.queues.items()}
+            write_line(self._disk, path, asdict(load) | {"queues": queues})
         except OSError as error:
             if not is_full(error) or self._disk.exists(path):
                 raise

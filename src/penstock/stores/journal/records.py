@@ -15,6 +15,7 @@ start of its group.
                 consumers and reasons, u32 count of those with earlier attempts: u32 position, u32 length, attempts
    14 load      text name of the load that this group's messages came with, see loads.py
    27 update    i64 at, text: all settings of the queue from here on, as JSON
+   29 put       as 2, then texts: the group of each message
 
 Records of streams:
 
@@ -36,6 +37,7 @@ Images, with which a packed journal or a saved index begins:
                 of seqs, list of those to fail, texts why
    23 kept      text stream, a page as 11 has it: messages of the last batch that it has settled
    26 streams   as 22, with u64 delay of each that is to fail after the texts
+   30 page      as 11, then texts: the group of each message
    28 settings  text: all settings as JSON; first of all, and only if they have changed since the queue was made
 """
 
@@ -44,6 +46,7 @@ import operator
 import struct
 from array import array
 from collections.abc import Callable, Iterator, Sequence
+from sys import intern
 from typing import NamedTuple
 
 from penstock.contract.message import STATES
@@ -93,7 +96,7 @@ from penstock.stores.journal.fields import (
 PUT_ONE = 1
 _PUT, _CLAIM, _POP, _ACK, _FAIL, _RELEASE, _EXTEND, _REMOVE, _REDRIVE, _PAGE, _REST, _RESTORE, _LOAD = range(2, 15)
 _BEGIN, _BATCH, _FAIL_BATCH, _REPLAY, _SETTLE, _RELEASE_BATCH, _DELETE, _STREAMS, _KEPT = range(15, 24)
-_FOLLOW, _FAIL_LATER, _STREAMS_LATER, _UPDATE, _SETTINGS = range(24, 29)
+_FOLLOW, _FAIL_LATER, _STREAMS_LATER, _UPDATE, _SETTINGS, _PUT_GROUPS, _PAGE_GROUPS = range(24, 31)
 PUT_ONE_FIELDS = struct.Struct("<BqQqqqIII")
 _PUT_FIELDS = struct.Struct("<BqQI")
 _NUMBERING = struct.Struct("<qQ")  # time and first number, after the kind of a put or a restore
@@ -167,19 +170,20 @@ Item = Recorded | Image | LoadName
 
 def encode_put(record: Put, bodies: Bodies) -> bytes:
     """A put, with the places of the bodies."""
-    at, first, priority, visible_at, expires_at, keys = record
-    if len(priority) == 1 and not keys:
+    at, first, priority, visible_at, expires_at, keys, groups = record
+    if len(priority) == 1 and not keys and not groups:
         return PUT_ONE_FIELDS.pack(
             PUT_ONE, at, first, priority[0], visible_at[0], expires_at[0],
             bodies.offset[0], bodies.size[0], bodies.crc[0],
         )  # fmt: skip
     return b"".join(
         (
-            _PUT_FIELDS.pack(_PUT, at, first, len(priority)),
+            _PUT_FIELDS.pack(_PUT_GROUPS if groups else _PUT, at, first, len(priority)),
             *[encode_column("q", column) for column in (priority, visible_at, expires_at)],
             *[encode_column("I", column) for column in bodies],
             encode_list(list(keys.values())),
             encode_texts(list(keys)) if keys else b"",
+            encode_texts(groups) if groups else b"",
         )
     )
 
@@ -266,7 +270,7 @@ def encode_page(
 
     parts = [
         b"" if stream is None else bytes([_KEPT]) + encode_text(stream),
-        _PAGE_FIELDS.pack(_PAGE, first, len(rows)),
+        _PAGE_FIELDS.pack(_PAGE if page.groups is None else _PAGE_GROUPS, first, len(rows)),
         encode_column("I", positions),
         bytes(page.state) if whole else bytes(page.state[row] for row in rows),
         picked("q", page.priority),
@@ -287,6 +291,8 @@ def encode_page(
             encode_texts([claims.consumer[row] for row in rows]),
             encode_texts([claims.reason[row] for row in rows]),
         ]
+    if page.groups is not None:
+        parts.append(encode_texts([page.group(row) for row in rows]))
     return b"".join(parts)
 
 
@@ -303,7 +309,7 @@ def encode_rows(first: int, page: Page, stream: str | None = None) -> bytes:
 
 
 def _encode_settings(settings: Settings) -> bytes:
-    return encode_text(json.dumps(dict(settings)))
+    return encode_text(json.dumps(settings.stored()))
 
 
 def encode_settings_image(snapshot: StateSnapshot) -> bytes:
@@ -383,14 +389,15 @@ def _decode_put_one(reader: Reader) -> Item:
 
 
 def _decode_put(reader: Reader) -> Item:
-    _, at, first, count = reader.fields(_PUT_FIELDS)
+    kind, at, first, count = reader.fields(_PUT_FIELDS)
     check_count(count, reader.most)
     priority, visible_at, expires_at = [reader.column("q", count) for _ in range(3)]
     bodies = Bodies(*[reader.column("I", count) for _ in range(3)])
     keyed = reader.numbers()
     texts = reader.texts(len(keyed)) if keyed else []
     keys = {text or "": seq for text, seq in zip(texts, keyed, strict=True)}
-    return Put(at, first, priority, visible_at, expires_at, keys), bodies
+    groups = reader.texts(count) if kind == _PUT_GROUPS else ()
+    return Put(at, first, priority, visible_at, expires_at, keys, groups), bodies
 
 
 def _decode_claim(reader: Reader) -> Item:
@@ -474,7 +481,7 @@ def _decode_stream_record(reader: Reader) -> Item:
 
 
 def _decode_page(reader: Reader) -> PageImage:
-    _, first, count = reader.fields(_PAGE_FIELDS)
+    kind, first, count = reader.fields(_PAGE_FIELDS)
     positions = reader.column("I", check_count(count, PAGE_SIZE))
     page = Page()
     page.state = bytearray(reader.raw(count))
@@ -485,6 +492,8 @@ def _decode_page(reader: Reader) -> PageImage:
         claims = page.for_claims(count - 1)
         claims.claimed_at, claims.ends_at, claims.nonce = [reader.column(typecode, count) for typecode in "qqQ"]
         claims.consumer, claims.reason = reader.texts(count), reader.texts(count)
+    if kind == _PAGE_GROUPS:
+        page.put_into([text if text is None else intern(text) for text in reader.texts(count)], 0)
     ascending = all(map(operator.lt, positions, positions[1:])) and positions[-1] < PAGE_SIZE
     possible = set(page.state) <= _STATES and max(page.attempts) < _MOST_ATTEMPTS
     if first % PAGE_SIZE or first > LAST or not ascending or not possible:
@@ -543,11 +552,13 @@ def _decode_kept(reader: Reader) -> KeptImage:
 _DECODE: dict[int, Callable[[Reader], Item]] = {
     PUT_ONE: _decode_put_one,
     _PUT: _decode_put,
+    _PUT_GROUPS: _decode_put,
     _CLAIM: _decode_claim,
     _POP: _decode_pop,
     _FAIL: _decode_fail,
     _EXTEND: _decode_extend,
     _PAGE: _decode_page,
+    _PAGE_GROUPS: _decode_page,
     _REST: _decode_rest,
     _RESTORE: _decode_restore,
     _LOAD: _decode_load,

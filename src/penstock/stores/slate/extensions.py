@@ -56,7 +56,6 @@ published messages it was offered: these are held back too, without bodies, whic
 import json
 import struct
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict
 from typing import NamedTuple
 
 from penstock.contract.settings import Settings
@@ -200,7 +199,7 @@ def config_of(settings: Settings) -> Config:
 
 def encode_settings(settings: Settings) -> bytes:
     """The settings that the document's config has no room for."""
-    content = asdict(settings)
+    content = settings.stored()
     del content["filter"], content["max_attempts"]
     return json.dumps(content, ensure_ascii=False).encode()
 

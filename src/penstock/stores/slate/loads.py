@@ -29,7 +29,6 @@ import socket
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, nullcontext, suppress
-from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from penstock.contract.loads import Brought, SinkCommit, is_repeated
@@ -110,7 +109,7 @@ class _Progress:
         name, frames, create, run, sink = self.load
         content: dict[str, Any] = {"frames": frames, "done": self.done, "run": run, "sink": sink}
         if not self.done:
-            content["create"] = {queue: asdict(settings) for queue, settings in create.items()}
+            content["create"] = {queue: settings.stored() for queue, settings in create.items()}
         return queue_key(LOAD, name), json.dumps(content).encode()
 
     def collect(self, changes: Changes) -> None:

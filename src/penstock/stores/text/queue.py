@@ -54,7 +54,8 @@ class TextFileQueue(LockedQueue, UnownedQueue):
     @under_lock
     def put(self, view: View, now: int, drafts: Sequence[Draft]) -> list[str]:
         """Put all drafts or none; their ids."""
-        if len(drafts) != 1 or view.settings.retention or drafts[0] != Draft(drafts[0].payload):
+        has_times = view.settings.retention or view.settings.delay
+        if len(drafts) != 1 or has_times or drafts[0] != Draft(drafts[0].payload):
             return self._put(view, now, drafts)
         # A single message with nothing but a payload, which is the most frequent put.
         view.ledger.put(drafts, now)
@@ -71,7 +72,7 @@ class TextFileQueue(LockedQueue, UnownedQueue):
         fresh = [each for each in ids if each is not None]
         if not fresh:
             return _answers(ids, drafts, view)
-        if isinstance(new, Plain) and not any(record.expires_at):
+        if isinstance(new, Plain) and not any(record.expires_at) and not view.settings.delay:
             entries, crcs = plain_entries(new.payloads, fresh, now)
         else:
             chosen = [draft for draft, each in zip(drafts, ids, strict=True) if each is not None]
@@ -122,7 +123,9 @@ class TextFileQueue(LockedQueue, UnownedQueue):
 
     # Claiming
 
-    def claim(self, n: int, lease: float, wait: float, consumer: str, most: int | None = None) -> list[Message]:
+    def claim(
+        self, n: int, lease: float | None, wait: float, consumer: str, most: int | None = None
+    ) -> list[Message]:
         """Lease up to n messages; `most` limits the bytes of their payloads, except for the first message."""
 
         def take(view: View, now: int) -> list[Message]:
@@ -182,7 +185,7 @@ class TextFileQueue(LockedQueue, UnownedQueue):
         self._settle(view, now, receipts, ACKED, lambda given: view.ledger.ack(given, now))
 
     @under_lock
-    def fail(self, view: View, now: int, receipts: Sequence[str], delay: float, reason: str | None) -> None:
+    def fail(self, view: View, now: int, receipts: Sequence[str], delay: float | None, reason: str | None) -> None:
         self._settle(
             view, now, receipts, FAILED_ATTEMPT, lambda given: view.ledger.fail(given, delay, reason, now)
         )
@@ -205,7 +208,7 @@ class TextFileQueue(LockedQueue, UnownedQueue):
             raise LeaseExpired(self.name, [each for each in dict.fromkeys(receipts) if each in lost])
 
     @under_lock
-    def extend(self, view: View, now: int, receipts: Sequence[str], lease: float) -> Held:
+    def extend(self, view: View, now: int, receipts: Sequence[str], lease: float | None) -> Held:
         """Restart leases from now; their end, and the receipts that were lost."""
         given, lost = self._given(view, receipts)
         record, refused = view.ledger.extend(list(given.values()), lease, now)

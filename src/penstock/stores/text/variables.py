@@ -293,7 +293,7 @@ def _header(variable: Variable) -> tuple[str, str] | None:
 _TITLE = "Penstock queue"
 _USUAL = Settings()
 _NAMES = [each.name for each in fields(Settings)]
-_TEXTS = ("filter", "description", "start")
+_TEXTS = ("filter", "description", "start", "dead_letter")
 
 
 def write_head(settings: Settings, name: str | None, others: Sequence[bytes] = ()) -> bytes:
@@ -355,6 +355,8 @@ def _written(value: Any) -> str:
         return "forever"
     if isinstance(value, tuple):
         return " ".join(map(str, value))
+    if isinstance(value, dict):
+        return json.dumps(value, ensure_ascii=False)
     return quoted(value) if isinstance(value, str) else repr(value)
 
 
@@ -365,6 +367,14 @@ def _read(name: str, text: str) -> Any:
         return text
     if name == "priorities":
         return tuple(map(int, text.split()))
+    if name == "backoff":
+        return tuple(map(_decimal, text.split()))
+    if name == "labels":
+        return json.loads(text)
     if name == "keep_done" and text == "forever":
         return None
+    return _decimal(text)
+
+
+def _decimal(text: str) -> float:
     return float(text) if "." in text or "e" in text else int(text)
