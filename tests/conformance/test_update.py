@@ -22,7 +22,8 @@ from tests.conformance.stores import StoreUnderTest
 
 CHANGED = Settings(
     max_size=7, max_attempts=2, keep_done=None, filter="type = 'order'", max_payload=100, priorities=(0, 9),
-    max_lease=0.5, retention=86_400, description="für Bestellungen", lease=0.25, delay=7, backoff=(0.5, 2, 60), labels={"team": "ü"},
+    max_lease=0.5, retention=86_400, description="für Bestellungen", lease=0.25, delay=7, backoff=(0.5, 2, 60),
+    labels={"team": "ü"},
 )  # fmt: skip
 
 
