@@ -29,6 +29,7 @@ from penstock.contract.operations import (
     Fail,
     Lookup,
     Messages,
+    Move,
     Peek,
     Pop,
     Publish,
@@ -262,6 +263,14 @@ class Queue:
     async def redrive(self, *ids: str) -> int:
         """Make failed messages available again with attempts 0, and count them; without ids, all failed ones."""
         return await self._backend.run(Redrive(self.name, checked_ids(ids) if ids else None))
+
+    async def move(self, target: str, *ids: str) -> int:
+        """Move messages that wait or have failed to another queue of the store; without ids, all failed ones.
+
+        Returns how many. They start there with attempts 0 under new ids. Each message is in exactly one of the two
+        queues, also after a crash.
+        """
+        return await self._backend.run(Move(self.name, names.checked(target), checked_ids(ids) if ids else None))
 
     async def purge(self) -> int:
         """Remove all messages but those in flight, and count them."""

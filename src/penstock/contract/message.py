@@ -21,6 +21,7 @@ MAX_GROUP = 255  # bytes
 MAX_MESSAGES = 100_000  # of a batch that travels
 LATEST = 253_402_300_799_999  # the last millisecond of the year 9999: what every reader of timestamps can show
 PUBLISH_HEADER = "penstock.publish"
+ORIGIN_HEADER, REASON_HEADER = "penstock.origin", "penstock.reason"  # of dead letters
 _RESERVED = "penstock."
 _OWN_BYTES = 64  # the most bytes of PUBLISH_HEADER with an id
 Payload: TypeAlias = bytes | str | bytearray | memoryview

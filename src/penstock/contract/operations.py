@@ -430,6 +430,25 @@ class Redrive(Operation[int]):
     ids: Annotated[Sequence[str] | None, a_list("Ids. Default: all failed messages.", omit=True)] = None
 
 
+@operation(
+    f"POST {_Q}/move",
+    "move",
+    role=ADMIN,
+    example={"target": "other", "ids": ["7", "8"]},
+    **{**_COUNTED, "errors": (*WRITES, "QueueFull", "NotSupported")},
+)
+class Move(Operation[int]):
+    """Move messages to another queue.
+
+    Messages that wait or have failed; others are not counted. They keep payload, headers, priority, group and
+    expiry, and start with attempts 0 under a new id. Each is in exactly one of the queues, also after a crash.
+    """
+
+    queue: QueueName
+    target: Annotated[str, replace(QUEUE, schema={**schemas.NAME, "description": "The other queue's name."})]
+    ids: Annotated[Sequence[str] | None, a_list("Ids. Default: all failed messages.", omit=True)] = None
+
+
 @operation(f"POST {_Q}/purge", "purge", role=ADMIN, repeatable=False, errors=WRITES, answer=COUNTED)
 class Purge(Operation[int]):
     """Empty a queue.
@@ -611,6 +630,6 @@ class Publish(Operation[str]):
 # With a route of their own, in the order of the OpenAPI document
 QUEUES = (Queues, Create, Show, Update, Delete)
 OF_MESSAGES = (
-    Put, Claim, Pop, Ack, Fail, Release, Extend, Remove, Redrive, Purge, Peek, Messages, Parts, AllAttempts,
+    Put, Claim, Pop, Ack, Fail, Release, Extend, Remove, Redrive, Move, Purge, Peek, Messages, Parts, AllAttempts,
     Attempts, Publish,
 )  # fmt: skip

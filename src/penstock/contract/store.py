@@ -29,6 +29,7 @@ from penstock.contract.operations import (
     Fail,
     Lookup,
     Messages,
+    Move,
     Peek,
     Pop,
     Publish,
@@ -258,6 +259,14 @@ class Queue:
     def redrive(self, *ids: str) -> int:
         """Make failed messages available again with attempts 0, and count them; without ids, all failed ones."""
         return self._store.run(Redrive(self.name, checked_ids(ids) if ids else None))
+
+    def move(self, target: str, *ids: str) -> int:
+        """Move messages that wait or have failed to another queue of the store; without ids, all failed ones.
+
+        Returns how many. They start there with attempts 0 under new ids. Each message is in exactly one of the two
+        queues, also after a crash.
+        """
+        return self._store.run(Move(self.name, names.checked(target), checked_ids(ids) if ids else None))
 
     def purge(self) -> int:
         """Remove all messages but those in flight, and count them."""

@@ -2,19 +2,20 @@
 
 import os
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from penstock.contract.message import PUBLISH_HEADER, Entry, checked_headers
 from penstock.contract.operation import Operation
-from penstock.contract.operations import Put
+from penstock.contract.operations import Put, Redrive
 from penstock.contract.settings import QueueInfo, Settings
 from penstock.contract.streams import not_supported
+from penstock.engine.moves import Moves
 from penstock.engine.queue import LOOKS, STEPS, Figures, LiveQueue, Waiter
 from penstock.engine.storage import Storage
-from penstock.engine.views import Taken
+from penstock.engine.views import Taken, parse_ids
 from penstock.errors import LeaseExpired, NotSupported, QueueExists, QueueNotFound, StoreClosed
 from penstock.rules.ledger import Ledger
 from penstock.system.clock import Alarm, Clock, SteadyClock
@@ -51,8 +52,10 @@ class Engine:
         self.clock = clock
         self._clock = SteadyClock(clock)
         self._alarm = Alarm(self._clock)
-        self._threads = threads or SystemThreads()
+        self._threads = self.threads = threads or SystemThreads()
+        self.alarm = self._alarm
         self._lock = self._threads.lock()
+        self.moves = Moves(self)
         self._queues: dict[str, LiveQueue] = {}
         self._filters: dict[str, Filter] = {}
         self._first = 1  # above every id of a deleted queue: an old id never means a new message
@@ -60,6 +63,26 @@ class Engine:
         self._failure: BaseException | None = None
 
     def run(self, operation: Operation[Result]) -> Result:
+        return self._run_beside_moves(operation) if self.moves.sources else self._run(operation)
+
+    def _run_beside_moves(self, operation: Operation[Result]) -> Result:
+        """Run an operation in a store with dead letters: those of its queue move before, and after a fail."""
+        queue = getattr(operation, "queue", None)
+        if queue is None:
+            self.moves.settle_all()
+            return self._run(operation)
+        self.moves.settle(queue)
+        sent = 0
+        if isinstance(operation, Redrive) and self.moves.is_target(queue):
+            ids = operation.ids
+            sent = self.moves.redrive(queue, None if ids is None else parse_ids(ids))
+        try:
+            result = self._run(operation)
+        finally:
+            self.moves.settle(queue)
+        return result + sent if sent else result  # type: ignore[return-value, operator]
+
+    def _run(self, operation: Operation[Result]) -> Result:
         kind = type(operation)
         if kind not in STEPS:
             look = LOOKS.get(kind)
@@ -88,14 +111,18 @@ class Engine:
             self._check_open()
             if queue in self._queues:
                 raise exists_already(queue)
+            self.moves.check(queue, settings)
             self._creating(queue, settings, self._first)
             self._add(self._new_ledger(queue, settings))
+            self.moves.note()
 
     def update(self, queue: str, changes: Mapping[str, Any]) -> Settings:
         """Change settings; the resulting settings."""
         with self._lock:
             live = self.find(queue)
+            self.moves.check(queue, live.settings.changed(changes))
             settings, written = self._update(live, changes)
+            self.moves.note()
         live.commit(written)
         return settings
 
@@ -118,6 +145,7 @@ class Engine:
             self._deleting(queue, self._first)
             del self._queues[queue]
             self._filters.pop(queue, None)
+            self.moves.note()
 
     def _check_settings(self, settings: Settings) -> None:
         """Refuse settings that this kind of store does not support."""
@@ -172,6 +200,7 @@ class Engine:
         """End leases, delays and retentions that are over in idle queues."""
         for queue in list(self._queues.values()):
             queue.tend()
+        self.moves.settle_all()
 
     def is_open(self) -> bool:
         """Whether operations are carried out: the store was neither closed, nor has it failed."""
@@ -196,6 +225,24 @@ class Engine:
         for queue, records in written:
             queue.commit(records)
         return published
+
+    def move(self, queue: str, target: str, ids: Sequence[str] | None) -> int:
+        """Move messages to another queue; how many."""
+        return self.moves.move(queue, target, None if ids is None else parse_ids(ids))
+
+    def exclusively(self, live: LiveQueue, work: Callable[[], int]) -> int:
+        """Do something while no other thread changes a queue."""
+        with live.lock:
+            return work()
+
+    def write_move(self, target: LiveQueue, put: Callable[[], int], remove: Callable[[], int]) -> int:
+        """Write a put and a removal from another queue, once the put is durable; the number to commit there."""
+        target.commit(put())
+        return remove()
+
+    def live(self) -> dict[str, LiveQueue]:
+        """The live queues, by name."""
+        return dict(self._queues)
 
     def begin_publishing(self, entry: Entry) -> tuple[str, Committing, int] | None:
         """Publish without committing: the id, what to commit, and its number. None: call publish() in a thread."""

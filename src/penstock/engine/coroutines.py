@@ -19,7 +19,20 @@ from penstock.contract.backend import Histogram
 from penstock.contract.message import Entry, Message, Plain
 from penstock.contract.names import DEFAULT
 from penstock.contract.operation import Operation
-from penstock.contract.operations import Attempts, Counts, Lookup, Messages, Parts, Peek, Pop, Publish, Put, Show
+from penstock.contract.operations import (
+    Attempts,
+    Counts,
+    Fail,
+    Lookup,
+    Messages,
+    Parts,
+    Peek,
+    Pop,
+    Publish,
+    Put,
+    Redrive,
+    Show,
+)
 from penstock.contract.settings import MAX_PAYLOAD
 from penstock.engine.backend import Committing, Engine
 from penstock.engine.queue import STEPS, Figures, LiveQueue, Waiter
@@ -149,6 +162,19 @@ class LocalBackend:
         self._reading = asyncio.Semaphore(_READERS)
 
     def run(self, operation: Operation[Result]) -> Awaitable[Result]:
+        moves, queue = self.engine.moves, getattr(operation, "queue", None)
+        if moves.sources and queue is not None:
+            if isinstance(operation, Fail | Redrive):  # syncs two queues, one after the other
+                return self._in_thread(self.engine.run, operation)
+            if moves.is_due(queue):
+                return self._after_moves(operation, queue)
+        return self._run(operation)
+
+    async def _after_moves(self, operation: Operation[Result], queue: str) -> Result:
+        await self._in_thread(self.engine.moves.settle, queue)
+        return await self._run(operation)
+
+    def _run(self, operation: Operation[Result]) -> Awaitable[Result]:
         if type(operation) in STEPS:
             if isinstance(operation, Put):
                 return self._put(operation)  # type: ignore[return-value]

@@ -27,11 +27,13 @@ from penstock.engine.views import NOTHING, Taken, as_seen, claimed, fill, parse_
 from penstock.errors import LeaseExpired, PenstockError, StoreClosed
 from penstock.rules import records
 from penstock.rules.ledger import Ledger, Receipt
+from penstock.rules.rows import FAILED
 from penstock.system.clock import Alarm, Clock
 from penstock.system.threads import Lock
 
 Result = TypeVar("Result")
 _Settling: TypeAlias = Callable[[list[Receipt]], tuple[records.Record | None, list[Receipt]]]
+Headers: TypeAlias = Callable[[Mapping[str, str], str | None], dict[str, str]]  # from headers and the reason
 _CHUNK = 256  # messages that are listed under one hold of the lock
 _READ = 4 << 20  # bytes of them that are read at once
 
@@ -322,6 +324,74 @@ class LiveQueue:
         message.claimed_at = message.settled_at = now
         message.reason = None
         return Taken(1, (), lambda bodies: [message], [])
+
+    # Messages that move to another queue (moves.py), whose lock the caller holds
+
+    def failed(self) -> int:
+        """How many messages had failed at the last look."""
+        return self._state.by_state[FAILED]
+
+    def next_time(self) -> int | None:
+        """The next time at which something may change by itself."""
+        return self._state.next_time()
+
+    def is_due(self) -> bool:
+        """Whether time may have changed something since the last look."""
+        due = self._state.next_time()
+        return due is not None and due <= self._clock.now()
+
+    def seqs_in(self, state: int) -> list[int]:
+        """The messages in a state, by number."""
+        return self.run(lambda now: list(self._state.rows.with_state(state)))[0]
+
+    def state_of(self, seq: int) -> int | None:
+        """The state of a message; None: it does not exist."""
+        found = self._state.rows.find(seq)
+        return None if found is None else found[0].state[found[1]]
+
+    def room(self) -> int:
+        """How many more messages max_size allows."""
+        return self.run(lambda now: self._ledger.room())[0]
+
+    def check_room(self, more: int) -> None:
+        """Refuse more messages than max_size allows; QueueFull."""
+        self.run(lambda now: self._ledger.check_room(more))
+
+    def headers(self, seqs: Sequence[int], name: str) -> list[str | None]:
+        """A header of each message."""
+        return [body[1].get(name) for body in self._storage.read(self._storage.find(seqs))]
+
+    def take_over(self, source: "LiveQueue", seqs: Sequence[int], headers: Headers) -> int:
+        """Put messages of another queue; the number to commit."""
+        rows, bodies = source._state.rows, source._storage.read(source._storage.find(seqs))
+
+        def take(now: int) -> None:
+            entries, visible, expires = [], [], []
+            for seq, (payload, given, created_at, _) in zip(seqs, bodies, strict=True):
+                page, at = rows.locate(seq)
+                reason = None if page.claims is None else page.for_claims(at).reason[at]
+                made, group = headers(given, reason) or None, page.group(at)
+                entries.append(Entry(payload, page.priority[at], made, created_at=created_at, group=group))
+                visible.append(max(now, page.visible_at[at]) if page.state[at] != FAILED else now)
+                expires.append(page.expires_at[at])
+            self._storage.make_room(entries)
+            taken = records.Taken(source.name, list(seqs))
+            self.write(self._ledger.take_over(entries, visible, expires, taken, now), entries)
+
+        return self.run(take)[1]
+
+    def give_up(self, seqs: Sequence[int]) -> int:
+        """Remove messages that another queue has taken; the number to commit."""
+        return self.run(lambda now: self._changed(self._ledger.remove(seqs, now)))[1]
+
+    def taken(self) -> list[records.Taken]:
+        """What puts have taken from other queues, and may still be there."""
+        return list(self._state.taken)
+
+    def forget_taken(self, queue: str, seqs: Sequence[int]) -> None:
+        """Messages have left the queue that they were taken from, for good."""
+        with self.lock:
+            self._state.taken = [each for each in self._state.taken if each != (queue, list(seqs))]
 
     def fitting(self, seqs: Sequence[int], most: int) -> int:
         """How many of these messages fit into so many bytes; at least one."""

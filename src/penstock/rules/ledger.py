@@ -9,9 +9,22 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple, TypeAlias
 
 from penstock.contract.message import Entry, Plain
-from penstock.contract.settings import HIGHEST_PRIORITY, LOWEST_PRIORITY, Settings
+from penstock.contract.settings import HIGHEST_PRIORITY, LOWEST_PRIORITY, MAX_COUNT, Settings
 from penstock.errors import InvalidPriority, PayloadTooLarge, QueueFull
-from penstock.rules.records import BY_BACKOFF, Ack, Claim, Extend, Fail, Pop, Put, Redrive, Release, Remove, Update
+from penstock.rules.records import (
+    BY_BACKOFF,
+    Ack,
+    Claim,
+    Extend,
+    Fail,
+    Pop,
+    Put,
+    Redrive,
+    Release,
+    Remove,
+    Taken,
+    Update,
+)
 from penstock.rules.rows import FAILED, IN_FLIGHT
 from penstock.rules.state import ACKED, FAILED_ATTEMPT, RELEASED, State
 from penstock.system.clock import at_least_one
@@ -115,6 +128,25 @@ class Ledger:
         self.check_room(1)
         record = Put(now, seq, (priority,), (visible_at,), (expires_at,), {}, () if group is None else (group,))
         self.state.put_one(record)
+        return record
+
+    def take_over(
+        self,
+        entries: Sequence[Entry],
+        visible_at: Sequence[int],
+        expires_at: Sequence[int],
+        taken: Taken,
+        now: int,
+    ) -> Put:
+        """Add messages of another queue, all or none."""
+        self.state.advance(now)
+        for entry in entries:
+            self.check_values(len(entry.payload), entry.priority)
+        self.check_room(len(entries))
+        priority, groups = [entry.priority for entry in entries], [entry.group for entry in entries]
+        in_groups = groups if any(groups) else ()
+        record = Put(now, self.state.next_seq, priority, visible_at, expires_at, {}, in_groups, taken)
+        self.state.put(record)
         return record
 
     def expect(self, count: int, longest: int, lowest: int, highest: int, waiting: int, now: int) -> None:
@@ -267,6 +299,11 @@ class Ledger:
             lowest, highest = max(lowest, settings.priorities[0]), min(highest, settings.priorities[1])
         if not lowest <= priority <= highest:
             raise InvalidPriority(f"priority {priority}; queue {self.name!r} takes {lowest} to {highest}")
+
+    def room(self) -> int:
+        """How many more messages max_size allows."""
+        most = self.state.settings.max_size
+        return max(0, most - self.state.waiting() - self._expected) if most else MAX_COUNT
 
     def check_room(self, more: int) -> None:
         """Refuse more messages than max_size allows; QueueFull."""

@@ -8,6 +8,13 @@ from penstock.contract.settings import Settings
 BY_BACKOFF = -1  # instead of the time at which a failed message comes back
 
 
+class Taken(NamedTuple):
+    """Messages that a put takes from another queue of the store."""
+
+    queue: str
+    seqs: Sequence[int]
+
+
 class Put(NamedTuple):
     """New messages: sequence numbers from `first` on, one element per message in each column."""
 
@@ -18,6 +25,7 @@ class Put(NamedTuple):
     expires_at: Sequence[int]  # 0 = never
     keys: dict[str, int]
     groups: Sequence[str | None] = ()  # empty: no message has one
+    taken: Taken | None = None
 
 
 class Claim(NamedTuple):

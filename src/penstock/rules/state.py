@@ -36,6 +36,7 @@ from penstock.rules.records import (
     Remove,
     Restore,
     StreamRecord,
+    Taken,
     Update,
 )
 from penstock.rules.rows import AVAILABLE, DELAYED, DONE, FAILED, GONE, IN_FLIGHT, MANY, PAGE, Page, Rows
@@ -58,6 +59,7 @@ class StateSnapshot(NamedTuple):
     history: dict[int, bytes]
     streams: StreamsSnapshot = StreamsSnapshot()
     settings: Settings | None = None  # None: those of its creation
+    taken: Sequence[Taken] = ()
 
 
 class Witness:
@@ -89,6 +91,7 @@ class State:
         self.receipts = RecentReceipts()
         self.history = History()
         self.streams = Streams(self)
+        self.taken: list[Taken] = []  # by puts, of messages that may still be in the other queue
         self.gone: list[int] = []  # messages that no longer exist; the storage takes and clears the list
         self.changed: dict[int, None] | None = None  # messages whose state changed; None: not tracked
         self.witness: Witness | None = None
@@ -250,7 +253,9 @@ class State:
         """A copy of the whole state. It is quick: many columns, few objects."""
         pages = [(first, page.copy()) for first, page in self.pages()]
         copies = self.receipts.copy(), self.keys.dump(), self.history.dump(), self.streams.snapshot()
-        return StateSnapshot(self.next_seq, pages, *copies, self.settings if self.updated else None)
+        return StateSnapshot(
+            self.next_seq, pages, *copies, self.settings if self.updated else None, list(self.taken)
+        )
 
     def load_page(self, first: int, page: Page) -> None:
         """Restore a page of a snapshot. Pages come in order, before any record."""
@@ -371,6 +376,8 @@ class State:
     def put(self, record: Put) -> None:
         """Add new messages."""
         count = len(record.priority)
+        if record.taken is not None:
+            self.taken.append(record.taken)
         if count == 1:
             self.put_one(record)
             return
@@ -425,7 +432,7 @@ class State:
 
     def put_one(self, record: Put) -> None:
         """Add one message."""
-        now, seq, (priority,), (visible_at,), (expires_at,), keys, groups = record
+        now, seq, (priority,), (visible_at,), (expires_at,), keys, groups, _ = record
         late = seq < self.rows.next_seq  # a skipped number: some storages number messages themselves
         if seq > self.rows.next_seq:
             self.rows.skip_to(seq)

@@ -11,8 +11,8 @@ from penstock.contract.message import Entry, Moved
 from penstock.contract.names import DEFAULT
 from penstock.contract.operation import Operation
 from penstock.contract.settings import QueueInfo, Settings, whole
-from penstock.engine.backend import check_start, closed, exists_already, not_found
-from penstock.engine.unowned import Unowned
+from penstock.engine.backend import closed, exists_already, not_found
+from penstock.engine.unowned import Unowned, check_settings
 from penstock.errors import (
     DiskFull,
     InvalidArgument,
@@ -117,7 +117,7 @@ class FolderBackend(Unowned):
 
     def create(self, queue: str, settings: Settings) -> None:
         """Make a queue."""
-        check_start(settings)
+        check_settings(settings)
         with self._guard, self._lock, self._catalog.locked():
             known = self._catalog.read().get(queue)
             if queue in self._catalog.refused:
@@ -135,7 +135,7 @@ class FolderBackend(Unowned):
             with self._catalog.locked():
                 listed = self._listed(queue)
                 settings = listed.settings.changed(changes)
-                check_start(settings)
+                check_settings(settings)
                 if settings == listed.settings:
                     return settings
                 found.use(listed.settings)

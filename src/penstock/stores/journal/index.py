@@ -30,6 +30,7 @@ from penstock.stores.journal.records import (
     encode_rows,
     encode_settings_image,
     encode_streams,
+    encode_taken_images,
 )
 from penstock.system.files import Disk, write_hint
 
@@ -47,7 +48,7 @@ def write_index(
         for each in segments
     ]
     header = json.dumps({"files": files, "at": at}).encode()
-    parts = [_KIND, _U32.pack(len(header)), header, encode_settings_image(snapshot)]
+    parts = [_KIND, _U32.pack(len(header)), header, encode_settings_image(snapshot), encode_taken_images(snapshot)]
     parts += [encode_rows(first, page) for first, page in snapshot.pages]
     parts.append(encode_streams(snapshot.streams))
     for name, stream in snapshot.streams.streams.items():

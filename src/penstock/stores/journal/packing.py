@@ -35,6 +35,7 @@ from penstock.stores.journal.records import (
     encode_rows,
     encode_settings_image,
     encode_streams,
+    encode_taken_images,
 )
 from penstock.stores.journal.storage import Cut, JournalStorage
 from penstock.system.files import Disk, File, is_full
@@ -187,6 +188,8 @@ def write_pack(
 
     if settings := encode_settings_image(snapshot):
         append(bytearray(groups.HEAD_SIZE), settings)
+    if taken := encode_taken_images(snapshot):
+        append(bytearray(groups.HEAD_SIZE), taken)
     for first, page in snapshot.pages:
         append_page(first, page, None)
     if streams := encode_streams(snapshot.streams):
@@ -210,15 +213,21 @@ def estimate(snapshot: StateSnapshot) -> int:
         + sum(map(len, snapshot.history.values()))
         + 300 * len(snapshot.keys)
         + len(encode_settings_image(snapshot))
+        + len(encode_taken_images(snapshot))
+        + sum(_group_bytes(page) for page in [*[page for _, page in snapshot.pages], *kept])
         + 1024
     )
+
+
+def _group_bytes(page: Page) -> int:
+    return sum(8 + len(name.encode()) for name in page.groups or () if name is not None)
 
 
 def packed_size(snapshot: StateSnapshot, next_group: int) -> int:
     """Bytes of a packed file, close enough to decide whether packing frees any."""
     streams = encode_streams(snapshot.streams)
-    settings = encode_settings_image(snapshot)
-    if not (snapshot.pages or snapshot.receipts or snapshot.keys or streams or settings):
+    settings, taken = encode_settings_image(snapshot), encode_taken_images(snapshot)
+    if not (snapshot.pages or snapshot.receipts or snapshot.keys or streams or settings or taken):
         return 0
     kept = [each for stream in snapshot.streams.streams.values() for each in stream.kept.pages()]
     pages = [*snapshot.pages, *kept]
@@ -226,7 +235,7 @@ def packed_size(snapshot: StateSnapshot, next_group: int) -> int:
     rows = sum(len(encode_rows(first, page)) + groups.OVERHEAD for first, page in pages)
     # A column of equal checksums is one number; in the packed file they differ, because xids do.
     rows += sum(4 * page.live for _, page in pages if len(set(page.crc)) == 1)
-    named = sum(groups.OVERHEAD + len(each) for each in (streams, settings) if each)
+    named = sum(groups.OVERHEAD + len(each) for each in (streams, settings, taken) if each)
     return stored + rows + named + groups.OVERHEAD + len(encode_rest(snapshot, next_group))
 
 

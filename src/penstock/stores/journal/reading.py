@@ -38,6 +38,7 @@ from penstock.stores.journal.records import (
     RestImage,
     SettingsImage,
     StreamsImage,
+    TakenImage,
     decode_all,
 )
 from penstock.system.files import Disk, File
@@ -294,6 +295,8 @@ def load_image(state: State, image: Image) -> int | None:
     match image:
         case SettingsImage(settings):
             state.use(settings)
+        case TakenImage(taken):
+            state.taken.append(taken)
         case PageImage(first, page):
             state.load_page(first, page)
         case StreamsImage(snapshot):

@@ -16,6 +16,7 @@ start of its group.
    14 load      text name of the load that this group's messages came with, see loads.py
    27 update    i64 at, text: all settings of the queue from here on, as JSON
    29 put       as 2, then texts: the group of each message
+   31 put       as 29, then text: the queue that the messages are taken from, list of their numbers there
 
 Records of streams:
 
@@ -38,6 +39,7 @@ Images, with which a packed journal or a saved index begins:
    23 kept      text stream, a page as 11 has it: messages of the last batch that it has settled
    26 streams   as 22, with u64 delay of each that is to fail after the texts
    30 page      as 11, then texts: the group of each message
+   32 taken     text queue, list: messages that puts have taken from another queue, and that may still be there
    28 settings  text: all settings as JSON; first of all, and only if they have changed since the queue was made
 """
 
@@ -73,6 +75,7 @@ from penstock.rules.records import (
     StreamRelease,
     StreamReplay,
     StreamSettle,
+    Taken,
     Update,
 )
 from penstock.rules.rows import PAGE as PAGE_SIZE
@@ -96,7 +99,9 @@ from penstock.stores.journal.fields import (
 PUT_ONE = 1
 _PUT, _CLAIM, _POP, _ACK, _FAIL, _RELEASE, _EXTEND, _REMOVE, _REDRIVE, _PAGE, _REST, _RESTORE, _LOAD = range(2, 15)
 _BEGIN, _BATCH, _FAIL_BATCH, _REPLAY, _SETTLE, _RELEASE_BATCH, _DELETE, _STREAMS, _KEPT = range(15, 24)
-_FOLLOW, _FAIL_LATER, _STREAMS_LATER, _UPDATE, _SETTINGS, _PUT_GROUPS, _PAGE_GROUPS = range(24, 31)
+_FOLLOW, _FAIL_LATER, _STREAMS_LATER, _UPDATE, _SETTINGS, _PUT_GROUPS, _PAGE_GROUPS, _PUT_TAKEN, _TAKEN = range(
+    24, 33
+)
 PUT_ONE_FIELDS = struct.Struct("<BqQqqqIII")
 _PUT_FIELDS = struct.Struct("<BqQI")
 _NUMBERING = struct.Struct("<qQ")  # time and first number, after the kind of a put or a restore
@@ -155,13 +160,19 @@ class KeptImage(NamedTuple):
     page: Page
 
 
+class TakenImage(NamedTuple):
+    """Messages that a put has taken from another queue."""
+
+    taken: Taken
+
+
 class SettingsImage(NamedTuple):
     """The changed settings of a queue."""
 
     settings: Settings
 
 
-Image = PageImage | RestImage | StreamsImage | KeptImage | SettingsImage
+Image = PageImage | RestImage | StreamsImage | KeptImage | SettingsImage | TakenImage
 Recorded = tuple[Record, Bodies | None]
 Item = Recorded | Image | LoadName
 
@@ -170,20 +181,21 @@ Item = Recorded | Image | LoadName
 
 def encode_put(record: Put, bodies: Bodies) -> bytes:
     """A put, with the places of the bodies."""
-    at, first, priority, visible_at, expires_at, keys, groups = record
-    if len(priority) == 1 and not keys and not groups:
+    at, first, priority, visible_at, expires_at, keys, groups, taken = record
+    if len(priority) == 1 and not keys and not groups and taken is None:
         return PUT_ONE_FIELDS.pack(
             PUT_ONE, at, first, priority[0], visible_at[0], expires_at[0],
             bodies.offset[0], bodies.size[0], bodies.crc[0],
         )  # fmt: skip
     return b"".join(
         (
-            _PUT_FIELDS.pack(_PUT_GROUPS if groups else _PUT, at, first, len(priority)),
+            _PUT_FIELDS.pack(_PUT_TAKEN if taken else _PUT_GROUPS if groups else _PUT, at, first, len(priority)),
             *[encode_column("q", column) for column in (priority, visible_at, expires_at)],
             *[encode_column("I", column) for column in bodies],
             encode_list(list(keys.values())),
             encode_texts(list(keys)) if keys else b"",
-            encode_texts(groups) if groups else b"",
+            encode_texts(groups or [None] * len(priority)) if groups or taken else b"",
+            b"" if taken is None else encode_text(taken.queue) + encode_list(taken.seqs),
         )
     )
 
@@ -317,6 +329,11 @@ def encode_settings_image(snapshot: StateSnapshot) -> bytes:
     return b"" if snapshot.settings is None else bytes([_SETTINGS]) + _encode_settings(snapshot.settings)
 
 
+def encode_taken_images(snapshot: StateSnapshot) -> bytes:
+    """What puts have taken from other queues, unless it has left those; else no bytes."""
+    return b"".join(bytes([_TAKEN]) + encode_text(queue) + encode_list(seqs) for queue, seqs in snapshot.taken)
+
+
 def encode_rest(snapshot: StateSnapshot, next_group: int) -> bytes:
     """A state without its pages, and the number of the next group."""
     minutes = [minute for minute in snapshot.receipts.dump() if minute.seqs]
@@ -396,8 +413,9 @@ def _decode_put(reader: Reader) -> Item:
     keyed = reader.numbers()
     texts = reader.texts(len(keyed)) if keyed else []
     keys = {text or "": seq for text, seq in zip(texts, keyed, strict=True)}
-    groups = reader.texts(count) if kind == _PUT_GROUPS else ()
-    return Put(at, first, priority, visible_at, expires_at, keys, groups), bodies
+    groups = reader.texts(count) if kind != _PUT else []
+    taken = Taken(reader.name(), reader.numbers()) if kind == _PUT_TAKEN else None
+    return Put(at, first, priority, visible_at, expires_at, keys, groups if any(groups) else (), taken), bodies
 
 
 def _decode_claim(reader: Reader) -> Item:
@@ -443,6 +461,11 @@ def _decode_restore(reader: Reader) -> Item:
 def _decode_update(reader: Reader) -> Item:
     _, at = reader.fields(_AT)
     return Update(at, _decode_settings(reader)), None
+
+
+def _decode_taken(reader: Reader) -> TakenImage:
+    reader.u8()
+    return TakenImage(Taken(reader.name(), reader.numbers()))
 
 
 def _decode_settings_image(reader: Reader) -> SettingsImage:
@@ -553,6 +576,8 @@ _DECODE: dict[int, Callable[[Reader], Item]] = {
     PUT_ONE: _decode_put_one,
     _PUT: _decode_put,
     _PUT_GROUPS: _decode_put,
+    _PUT_TAKEN: _decode_put,
+    _TAKEN: _decode_taken,
     _CLAIM: _decode_claim,
     _POP: _decode_pop,
     _FAIL: _decode_fail,

@@ -77,9 +77,9 @@ class OpenGroup:
         self, record: Put, entries: Sequence[Entry], dialect: Dialect
     ) -> tuple[Sequence[int], Sequence[int], Sequence[int]]:
         """Add new messages; the places, sizes and checksums of their bodies."""
-        at, first, priority, visible_at, expires_at, keys, in_groups = record
+        at, first, priority, visible_at, expires_at, keys, in_groups, taken = record
         self.number_next(first, len(entries))
-        if len(priority) == 1 and not keys and not in_groups and dialect == "doc":
+        if len(priority) == 1 and not keys and not in_groups and taken is None and dialect == "doc":
             [entry] = entries
             if entry.headers is None and entry.created_at is None:
                 return self._put_plain(entry.payload, at, first, priority[0], visible_at[0], expires_at[0])

@@ -121,6 +121,7 @@ class JournalBackend(Engine):
         for journal in self._journals.values():
             self._add(journal.ledger)
         self._loads.recover(self._journals)
+        self.moves.finish()
 
     def _strangers(self, listing: Listing, entries: dict[str, Entry]) -> list[str]:
         """Journals of other programs, to be adopted; files that only have a journal's name are left alone."""

@@ -162,6 +162,7 @@ class SlateBackend(Engine):
             self.look_after_followers()
         self._router.recover()
         self.loads.resume()
+        self.moves.note()
         if DEFAULT not in self._queues:
             self.create(DEFAULT, Settings())
         self._commit()
@@ -235,6 +236,29 @@ class SlateBackend(Engine):
 
     def _catch_up_later(self, queue: str) -> None:
         self._alarm.set(partial(self._catching_up.begin, queue), self._clock.now() + _LATER)
+
+    def exclusively(self, live: LiveQueue, work: Callable[[], int]) -> int:
+        written, refusal = 0, None
+
+        def held() -> None:
+            nonlocal written, refusal
+            try:
+                with live.lock:
+                    written = work()
+            except PenstockError as error:  # in the leader's hands it would stop the store
+                refusal = error
+
+        self._writer.lead(held)  # before the lock: the leader of a commit takes the locks of queues
+        if refusal is not None:
+            raise refusal
+        return written
+
+    def write_move(self, target: LiveQueue, put: Callable[[], int], remove: Callable[[], int]) -> int:
+        """Both in one write of the database."""
+        put()
+        written = remove()
+        self._writer.commits.flush()
+        return written
 
     def _commit(self) -> None:
         self._writer.commit(self._writer.written)

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING
 from penstock.contract import names
 from penstock.contract.message import PUBLISH_HEADER, Entry, Moved
 from penstock.contract.settings import QueueInfo, Settings
-from penstock.engine.backend import check_start, closed, exists_already, not_found
-from penstock.engine.unowned import Unowned, stopped
+from penstock.engine.backend import closed, exists_already, not_found
+from penstock.engine.unowned import Unowned, check_settings, stopped
 from penstock.errors import (
     DiskFull,
     InvalidArgument,
@@ -142,7 +142,7 @@ class TextBackend(Unowned):
     # Queues
 
     def create(self, queue: str, settings: Settings) -> None:
-        check_start(settings)
+        check_settings(settings)
         with self._lock:
             self._check_open()
             if queue in self._files():

@@ -12,9 +12,8 @@ from penstock.contract.message import STATES, Attempt, Message, Moved, Plain
 from penstock.contract.message import Entry as Draft
 from penstock.contract.operations import Held
 from penstock.contract.settings import FIVE_MINUTES, Settings
-from penstock.engine.backend import check_start
 from penstock.engine.loads import Restored, restore
-from penstock.engine.unowned import UnownedQueue, fitting
+from penstock.engine.unowned import UnownedQueue, check_settings, fitting
 from penstock.errors import DiskFull, LeaseExpired, NotSupported, PenstockError, QueueNotFound, StoreUnavailable
 from penstock.rules.ledger import Receipt
 from penstock.rules.records import Put, Record, Restore
@@ -256,7 +255,7 @@ class TextFileQueue(LockedQueue, UnownedQueue):
     def update(self, view: View, now: int, changes: Mapping[str, Any]) -> Settings:
         """Replace the file by one with other settings in the comment at its top; all settings then."""
         settings = view.settings.changed(changes)
-        check_start(settings)
+        check_settings(settings)
         if settings == view.settings:
             return settings
         if self.storage.names > 1:

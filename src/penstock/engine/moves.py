@@ -1,0 +1,241 @@
+"""Messages that move to another queue of the store: by hand, as dead letters, and back to their origin.
+
+A message is in exactly one queue, also after a crash:
+
+    1. With the source locked, the target's put is made durable. It names the messages that it takes, in the same
+       record (`records.Put.taken`).
+    2. The removal from the source is written, the source unlocked, the removal made durable.
+    3. The target forgets what it has taken.
+
+A crash in between leaves messages in both queues; finish() removes them from the source before the store is used.
+A store whose queues are written together does 1 and 2 in one write.
+
+Dead letters are a matter of state, not of an event: a queue with a `dead_letter` has no failed messages, unless
+the other queue is full, gone, or does not take their size or priority.
+"""
+
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from itertools import islice
+from typing import TYPE_CHECKING
+
+from penstock.contract.message import ORIGIN_HEADER, REASON_HEADER
+from penstock.errors import (
+    InvalidArgument,
+    InvalidPriority,
+    NotSupported,
+    PayloadTooLarge,
+    PenstockError,
+    QueueFull,
+    QueueNotFound,
+)
+from penstock.rules.rows import AVAILABLE, DELAYED, FAILED
+
+if TYPE_CHECKING:
+    from penstock.contract.settings import Settings
+    from penstock.engine.backend import Engine
+    from penstock.engine.queue import Headers, LiveQueue
+
+_AT_ONCE = 500  # messages of one step
+_BYTES = 4 << 20  # of their bodies
+_MOVABLE = (DELAYED, AVAILABLE, FAILED)
+_REFUSED = (InvalidPriority, PayloadTooLarge)  # messages that a dead-letter queue does not take
+
+
+class Moves:
+    """Moves between the queues of an engine, one at a time."""
+
+    def __init__(self, engine: "Engine") -> None:
+        self.sources: dict[str, list[str]] = {}  # of each dead-letter queue
+        self._engine = engine
+        self._lock = engine.threads.lock()
+        self._refused: dict[str, set[int]] = defaultdict(set)  # failed messages that stay where they are
+        self._armed: dict[str, int] = {}
+
+    # Settings
+
+    def check(self, queue: str, settings: "Settings") -> None:
+        """Refuse a dead-letter queue that does not exist, or has one itself."""
+        target = settings.dead_letter
+        if target is None:
+            return
+        if target == queue:
+            raise InvalidArgument(f"dead_letter={target!r} is the queue itself: name another")
+        further = self._engine.find(target).settings.dead_letter
+        if further is not None:
+            raise InvalidArgument(
+                f"queue {target!r} has a dead_letter itself ({further!r}), and dead letters move once: name that "
+                f"one, or set the dead_letter of {target!r} to None"
+            )
+        if queue in self.sources:
+            raise InvalidArgument(
+                f"queue {queue!r} takes the dead letters of {', '.join(map(repr, self.sources[queue]))}, and dead "
+                "letters move once: leave its dead_letter None"
+            )
+
+    def note(self) -> None:
+        """Settings have changed, or queues were added or removed."""
+        sources: dict[str, list[str]] = {}
+        for name, live in sorted(self._engine.live().items()):
+            if (target := live.settings.dead_letter) is not None:
+                sources.setdefault(target, []).append(name)
+        self.sources = sources
+        self._refused.clear()
+
+    def is_target(self, queue: str) -> bool:
+        """Whether a queue takes dead letters."""
+        return queue in self.sources
+
+    # Dead letters
+
+    def is_due(self, queue: str) -> bool:
+        """Whether settle() may have something to do, for a queue or for the queues whose dead letters it takes."""
+        return any(map(self._may_have_died, self._concerned(queue)))
+
+    def settle(self, queue: str) -> None:
+        """Move what has failed for good, of a queue and of the queues whose dead letters it takes."""
+        for source in self._concerned(queue):
+            if self._may_have_died(source):
+                self._bury(source)
+            self._arm(source)
+
+    def _arm(self, source: "LiveQueue") -> None:
+        """Settle when the next lease ends, as consumers of the dead-letter queue may be waiting."""
+        due, armed = source.next_time(), self._armed.get(source.name)
+        if due is not None and (armed is None or due < armed):
+            self._armed[source.name] = due
+
+            def ring() -> None:
+                self._armed.pop(source.name, None)
+                with suppress(PenstockError):  # stopped meanwhile
+                    self.settle(source.name)
+
+            self._engine.alarm.set(ring, due)
+
+    def settle_all(self) -> None:
+        """Move whatever has failed for good."""
+        for target in list(self.sources):
+            self.settle(target)
+
+    def _concerned(self, queue: str) -> "list[LiveQueue]":
+        live = self._engine.live()
+        names = [queue, *self.sources.get(queue, ())]
+        return [live[name] for name in names if name in live and live[name].settings.dead_letter is not None]
+
+    def _may_have_died(self, source: "LiveQueue") -> bool:
+        return source.failed() > len(self._refused.get(source.name, ())) or source.is_due()
+
+    def _bury(self, source: "LiveQueue") -> None:
+        """Move failed messages to the dead-letter queue, as many as it takes."""
+        refused = self._refused[source.name]
+
+        def headers(given: Mapping[str, str], reason: str | None) -> dict[str, str]:
+            why = {} if reason is None else {REASON_HEADER: reason}
+            return {**_without_past(given), ORIGIN_HEADER: source.name, **why}
+
+        with self._lock, suppress(QueueFull, QueueNotFound):
+            target = self._engine.find(source.settings.dead_letter or "")
+            dead = [seq for seq in source.seqs_in(FAILED) if seq not in refused]
+            for seqs in _parts(source, dead[: target.room()]):
+                try:
+                    self._step(source, target, seqs, (FAILED,), headers)
+                except _REFUSED:
+                    for seq in seqs:
+                        try:
+                            self._step(source, target, [seq], (FAILED,), headers)
+                        except _REFUSED:
+                            refused.add(seq)
+
+    def redrive(self, queue: str, seqs: Sequence[int] | None) -> int:
+        """Move dead letters back to the queues that they come from, if those exist; how many."""
+        source, moved = self._engine.find(queue), 0
+        with self._lock:
+            for part in _parts(source, _chosen(source, seqs)):
+                origins: dict[str, list[int]] = {}
+                for seq, origin in zip(part, source.headers(part, ORIGIN_HEADER), strict=True):
+                    if origin is not None and origin != queue and origin in self._engine.live():
+                        origins.setdefault(origin, []).append(seq)
+                for origin, own in origins.items():
+                    target = self._engine.find(origin)
+                    moved += self._step(source, target, own, _MOVABLE, lambda given, _: _without_past(given))
+        return moved
+
+    # By hand
+
+    def move(self, queue: str, target: str, seqs: Sequence[int] | None) -> int:
+        """Move messages that wait or have failed, without numbers all failed ones; how many."""
+        if queue == target:
+            raise InvalidArgument(f"messages of queue {queue!r} cannot move to {target!r}: name another queue")
+        source, goal = self._engine.find(queue), self._engine.find(target)
+        with self._lock:
+            chosen = source.seqs_in(FAILED) if seqs is None else _chosen(source, seqs)
+            goal.check_room(len(chosen))
+            states = (FAILED,) if seqs is None else _MOVABLE
+            parts = _parts(source, chosen)
+            return sum([self._step(source, goal, part, states, lambda given, _: dict(given)) for part in parts])
+
+    def _step(
+        self,
+        source: "LiveQueue",
+        target: "LiveQueue",
+        seqs: Sequence[int],
+        states: Collection[int],
+        headers: "Headers",
+    ) -> int:
+        """Move those of some messages that are in one of the states; how many."""
+        there: list[int] = []
+
+        def cross() -> int:
+            there.extend(seq for seq in seqs if source.state_of(seq) in states)
+            if not there:
+                return 0
+            return self._engine.write_move(
+                target, lambda: target.take_over(source, there, headers), lambda: source.give_up(there)
+            )
+
+        source.commit(self._engine.exclusively(source, cross))
+        target.forget_taken(source.name, there)
+        return len(there)
+
+    # After a crash
+
+    def finish(self) -> None:
+        """Remove messages from queues that they have left, after a crash in the middle of a move."""
+        live = self._engine.live()
+        for target in live.values():
+            for origin, seqs in target.taken():
+                source = live.get(origin)
+                if source is not None:
+                    source.commit(source.give_up(seqs))
+                target.forget_taken(origin, seqs)
+        self.note()
+
+
+def not_supported(what: str) -> NotSupported:
+    """The error of a store that cannot move messages."""
+    return NotSupported(
+        f"{what} cannot move messages to another queue: claim them, put them there, then ack them; or use a "
+        "journal, slate or memory store"
+    )
+
+
+def _without_past(headers: Mapping[str, str]) -> dict[str, str]:
+    return {name: value for name, value in headers.items() if name not in (ORIGIN_HEADER, REASON_HEADER)}
+
+
+def _chosen(source: "LiveQueue", seqs: Sequence[int] | None) -> list[int]:
+    """Messages that may move: those that wait or have failed, by number."""
+    if seqs is None:
+        return sorted(seq for state in _MOVABLE for seq in source.seqs_in(state))
+    return [seq for seq in sorted(set(seqs)) if source.state_of(seq) in _MOVABLE]
+
+
+def _parts(source: "LiveQueue", seqs: Iterable[int]) -> Iterator[list[int]]:
+    """Messages in parts of a size that one step moves."""
+    left = iter(seqs)
+    while part := list(islice(left, _AT_ONCE)):
+        while part:
+            fitting = source.fitting(part, _BYTES)
+            yield part[:fitting]
+            part = part[fitting:]
