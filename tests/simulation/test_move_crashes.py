@@ -1,0 +1,189 @@
+"""The power goes before every file operation of moves and dead letters: each message is in exactly one queue."""
+
+import errno
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from copy import deepcopy
+from dataclasses import dataclass, field
+from random import Random
+
+import pytest
+
+from penstock import PenstockError, SimulatedClock
+from penstock.contract.message import Entry
+from penstock.contract.operations import Ack, Claim, Create, Fail, Messages, Move, Put, Redrive
+from penstock.contract.settings import Settings
+from penstock.stores.journal.store import JournalBackend, open_journal
+from tests.simulated_disk import Keep, SimulatedDisk
+
+FOLDER = "/data"
+KEEPS: tuple[Keep, ...] = ("nothing", "everything", "some", "some")
+HARMLESS = {"open", "size", "read", "listdir", "exists", "is_folder", "status", "lock", "unlock", "close"}
+
+
+@dataclass
+class Told:
+    """What the program was told: where each message is that was put and not acknowledged."""
+
+    places: dict[bytes, str] = field(default_factory=dict)
+    leaving: dict[bytes, str] = field(default_factory=dict)  # where an operation that runs may have brought it
+
+
+@dataclass
+class World:
+    """A store on the simulated disk, and what its program was told."""
+
+    disk: SimulatedDisk
+    clock: SimulatedClock = field(default_factory=SimulatedClock)
+    told: Told = field(default_factory=Told)
+
+    def open(self) -> JournalBackend:
+        self.backend = open_journal(FOLDER, clock=self.clock, disk=self.disk, segment_size=2_000)
+        return self.backend
+
+    def put(self, queue: str, *payloads: bytes, group: str | None = None) -> list[str]:
+        ids = self.backend.run(Put(queue, [Entry(payload, group=group) for payload in payloads]))
+        self.told.places |= dict.fromkeys(payloads, queue)
+        return ids
+
+    def doing(self, target: str, payloads: list[bytes], do: Callable[[], object]) -> None:
+        """Do something that brings messages into another queue."""
+        self.told.leaving = dict.fromkeys(payloads, target)
+        do()
+        self.told.places |= self.told.leaving
+        self.told.leaving = {}
+
+
+def dead_letters(world: World) -> None:
+    """Messages fail for good, in a claim, by their leases and beside packing, and go back to their origins."""
+    store = world.open()
+    store.run(Create("dead", Settings()))
+    store.run(Create("jobs", Settings(max_attempts=1, dead_letter="dead")))
+    store.run(Create("mails", Settings(max_attempts=1, dead_letter="dead")))
+    world.put("jobs", b"a", b"b", b"c", group="g")
+    world.put("mails", b"d", b"e" * 900)
+    world.put("dead", b"own")
+    for queue, dying in (("jobs", [b"a"]), ("mails", [b"d", b"e" * 900])):
+        claimed = store.run(Claim(queue, 9))
+        assert [message.payload for message in claimed] == dying
+        receipts = [message.receipt or "" for message in claimed]
+        world.doing("dead", dying, lambda: store.run(Fail(queue, receipts, reason="no")))  # noqa: B023
+    store.pack("dead")
+    store.run(Claim("jobs", 9, lease=5))
+    world.clock.advance(5)
+    world.doing("dead", [b"b"], lambda: list(store.run(Messages("dead"))))
+    world.told.leaving = {b"a": "jobs", b"b": "jobs", b"d": "mails", b"e" * 900: "mails"}
+    assert store.run(Redrive("dead")) == 4
+    world.told.places |= world.told.leaving
+    world.told.leaving = {}
+    store.close()
+    store = world.open()
+    [message] = store.run(Claim("jobs"))
+    del world.told.places[message.payload]
+    store.run(Ack("jobs", [message.receipt or ""]))
+    store.close()
+
+
+def moves_by_hand(world: World) -> None:
+    """Messages move there and back, while both journals rotate and are packed."""
+    store = world.open()
+    for queue in ("a", "b"):
+        store.run(Create(queue, Settings()))
+    ids = world.put("a", *[b"%d" % number * 300 for number in range(6)])
+    moving = [b"%d" % number * 300 for number in range(4)]
+    world.doing("b", moving, lambda: store.run(Move("a", "b", ids[:4])))
+    store.pack("a")
+    there = [message.id for message in store.run(Messages("b"))]
+    world.doing("a", moving[:2], lambda: store.run(Move("b", "a", there[:2])))
+    store.pack("b")
+    world.put("b", b"last")
+    store.close()
+
+
+def crash_states(script: Callable[[World], None]) -> Iterator[tuple[World, str]]:
+    """What a power cut leaves before each operation, in several ways, with what was told by then."""
+    world = World(SimulatedDisk(Random(0)))
+    states: list[tuple[World, str]] = []
+
+    def look(name: str, path: str) -> None:
+        if name not in HARMLESS:
+            for keep in KEEPS:
+                left = world.disk.if_it_crashed(Random(f"{len(states)}"), keep)
+                clock = SimulatedClock(world.clock.now())
+                where = f"{len(world.disk.trace)} {name} {path} {keep}"
+                states.append((World(left, clock, deepcopy(world.told)), where))
+
+    world.disk.before_operation = look
+    script(world)
+    world.disk.before_operation = None
+    yield from states
+
+
+def found_in(backend: JournalBackend) -> Counter[tuple[bytes, str]]:
+    return Counter(
+        (message.payload, info.name) for info in backend.queues() for message in backend.run(Messages(info.name))
+    )
+
+
+def check(world: World, where: str) -> None:
+    backend = world.open()
+    found = found_in(backend)
+    assert all(count == 1 for count in found.values()), where
+    payloads = Counter(payload for payload, _ in found)
+    assert all(count == 1 for count in payloads.values()), (where, found)
+    for payload, place in world.told.places.items():
+        assert (payload, place) in found or (payload, world.told.leaving.get(payload)) in found, (where, payload)
+    backend.close()
+    assert found_in(world.open()) == found, where
+    world.backend.close()
+
+
+@pytest.mark.parametrize("script", [dead_letters, moves_by_hand], ids=lambda script: script.__name__)
+def test_a_message_that_moves_is_in_exactly_one_queue_after_any_power_cut(
+    script: Callable[[World], None],
+) -> None:
+    looked = 0
+    for world, where in crash_states(script):
+        check(world, where)
+        looked += 1
+    assert looked > 100
+
+
+def test_a_crash_while_an_interrupted_move_is_finished_does_no_harm() -> None:
+    """Opening finishes the move; the power goes before each of its operations, too."""
+    looked = 0
+    choice = Random(7)
+    for world, where in crash_states(moves_by_hand):
+        if len(world.told.leaving) < 2 or choice.random() > 0.03:
+            continue
+        for again, second in crash_states(lambda later, first=world: reopened(later, first)):  # type: ignore[misc]
+            again.told = world.told
+            check(again, f"{where} / {second}")
+            looked += 1
+    assert looked > 10
+
+
+def reopened(later: World, first: World) -> None:
+    first.disk.before_operation, later.disk = later.disk.before_operation, first.disk
+    later.open().close()
+
+
+@pytest.mark.parametrize("error", [errno.EIO, errno.ENOSPC], ids=["EIO", "ENOSPC"])
+def test_a_move_that_an_error_interrupts_leaves_each_message_in_one_queue(error: int) -> None:
+    operation = failed = 0
+    while True:
+        operation += 1
+        world = World(SimulatedDisk(Random(0)))
+        world.disk.fail_at(operation, error)
+        with suppress(PenstockError, OSError):
+            moves_by_hand(world)
+            if world.disk.operations < operation:
+                break
+            continue  # the error was of something that can be done without
+        failed += 1
+        if hasattr(world, "backend"):
+            with suppress(PenstockError, OSError):
+                world.backend.close()
+            check(world, f"operation {operation}")
+    assert failed > 20
