@@ -106,6 +106,80 @@ def test_put_lines_takes_many(run: Run, jobs: penstock.Queue) -> None:
     assert len(jobs) == 2_500
 
 
+def test_messages_show_their_group_and_come_one_at_a_time(run: Run, jobs: penstock.Queue) -> None:
+    run("put", "jobs", "1", "--group", "customer-4")
+    run("put", "jobs", "--lines", "--group", "customer-4", stdin=b"2\n3")
+    run("put", "jobs", "other")
+    assert [message["group"] for message in printed(run("peek", "jobs", "-n", "9", "--json"))] == [
+        "customer-4",
+        None,
+    ]
+    assert "customer-4" in run("peek", "jobs").stdout
+    claimed = printed(run("claim", "jobs", "-n", "9", "--json"))
+    assert [(each["payload"], each["group"]) for each in claimed] == [("1", "customer-4"), ("other", None)]
+    run("ack", "jobs", claimed[0]["receipt"])
+    table = run("claim", "jobs", "-n", "9").stdout
+    assert "customer-4" in table
+    assert [message.payload for message in jobs.messages("available")] == [b"3"]
+
+
+def test_a_queue_goes_by_the_settings_that_it_was_created_with(run: Run, store: penstock.Store) -> None:
+    store.create("dead")
+    run(
+        "create", "slow", "--lease", "90", "--delay", "1.5", "--backoff", "1", "2", "300", "--dead-letter", "dead",
+        "--label", "team=web", "--label", "tier=1", "--max-attempts", "2",
+    )  # fmt: skip
+    settings = store.queue("slow").settings
+    assert (settings.lease, settings.delay, settings.backoff, settings.dead_letter, settings.labels) == (
+        90, 1.5, (1, 2, 300), "dead", {"team": "web", "tier": "1"},
+    )  # fmt: skip
+    shown = run("show", "slow").stdout
+    for text in ("90 s", "1.5 s", "1 s, times 2, 300 s at most", "dead", "team=web, tier=1"):
+        assert text in shown
+    run("put", "slow", "now", "--delay", "0")
+    run("put", "slow", "later")
+    [claimed] = printed(run("claim", "slow", "-n", "9", "--json"))
+    assert (claimed["payload"], claimed["lease_until"] - claimed["claimed_at"]) == ("now", 90_000)
+    run("fail", "slow", claimed["receipt"])
+    assert store.queue("slow").counts()["delayed"] == 2
+
+
+def test_settings_are_taken_away_by_options_of_their_own(run: Run, store: penstock.Store) -> None:
+    store.create("dead")
+    store.create("jobs", lease=90, backoff=(1, 2, 300), dead_letter="dead", labels={"a": "b"})
+    run("set", "jobs", "--no-backoff", "--no-dead-letter", "--label", "c=d")
+    settings = store.queue("jobs").settings
+    assert (settings.backoff, settings.dead_letter, settings.labels) == (None, None, {"c": "d"})
+    run("set", "jobs", "--no-labels")
+    assert store.queue("jobs").settings.labels is None
+    assert store.queue("jobs").settings.lease == 90
+    both = run("set", "jobs", "--no-backoff", "--backoff", "1", "2", "3", code=2)
+    assert "another backoff or none" in both.output
+
+
+def test_create_leaves_a_queue_that_exists_as_it_is_if_told_so(run: Run, store: penstock.Store) -> None:
+    assert "created jobs" in run("create", "jobs", "--exist-ok", "--lease", "60").stdout
+    assert "found jobs" in run("create", "jobs", "--exist-ok").stdout
+    run("create", "jobs", "--exist-ok", "--lease", "60")
+    assert "lease" in run("create", "jobs", "--exist-ok", "--lease", "61", code=1).output
+    run("create", "jobs", code=1)
+    assert store.queue("jobs").settings.lease == 60
+
+
+def test_failed_messages_move_to_another_queue_and_dead_letters_back(run: Run, store: penstock.Store) -> None:
+    store.create("dead")
+    jobs = store.create("jobs", max_attempts=1, dead_letter="dead")
+    other = store.create("other")
+    jobs.put_many([b"a", b"b"])
+    jobs.claim()[0].fail()
+    assert printed(run("redrive", "dead", "--json")) == {"redriven": 1}
+    [first, _] = jobs.messages()
+    assert "moved 1 message to other" in run("move", "jobs", "other", first.id).stdout
+    assert [message.payload for message in other.messages()] == [first.payload]
+    assert printed(run("move", "jobs", "other", "--json", code=3)) == {"moved": 0}
+    assert "nobody" in run("move", "jobs", "nobody", code=1).output
+
+
 def test_claim_shows_a_table_with_the_receipt(run: Run, jobs: penstock.Queue) -> None:
     jobs.put_many([penstock.Draft("resize [bold]cat[/bold]\n.jpg", headers={"kind": "image"}), b"\xff"])
     result = run("claim", "jobs", "-n", "5", "--lease", "60", "--consumer", "shell")

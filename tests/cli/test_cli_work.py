@@ -151,6 +151,24 @@ def test_json_has_a_line_for_each_message_and_one_with_the_sum(folder: Path) -> 
     assert done.stderr.count("hello") == 3
 
 
+def test_without_options_a_worker_goes_by_the_lease_and_the_backoff_of_the_queue(
+    folder: Path, tmp_path: Path
+) -> None:
+    with jobs_in(folder) as jobs:
+        jobs.update(lease=77, backoff=(0.25, 1, 0.25))
+        jobs.put(b"a", group="g")
+    looking = f"{sys.executable} -m penstock --store $PENSTOCK_STORE peek jobs --state in_flight --json"
+    what = f"echo $PENSTOCK_GROUP >&2; {looking} > {tmp_path}/seen; test $PENSTOCK_ATTEMPTS = 2"
+    done = run(folder, "jobs", "--until-empty", *script(what))
+    assert done.stderr.splitlines().count("g") == 2
+    [seen] = json.loads((tmp_path / "seen").read_text())
+    assert seen["lease_until"] - seen["claimed_at"] == 77_000
+    with jobs_in(folder) as jobs:
+        [message] = jobs.messages("done")
+        failed, _ = jobs.attempts(message.id)
+        assert message.visible_at - (failed.ended_at or 0) == 250
+
+
 def test_a_command_that_is_not_there_is_wrong_usage(folder: Path) -> None:
     assert "there is no command" in run(folder, "jobs", "--", "no-such-command", code=2).stderr
 

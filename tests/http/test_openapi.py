@@ -33,6 +33,7 @@ from tests.http.serving import ask, serving
 
 LEGAL = re.compile("[!-~]{1,255}")
 PAIR = re.compile("-?[0-9]+,-?[0-9]+")
+BACKOFF = re.compile(r"[0-9]+(\.[0-9]+)?(,[0-9]+(\.[0-9]+)?){2}")
 NUMBER = re.compile(r"[0-9]+(\.[0-9]+)?(e[+-]?[0-9]+)?")
 FILTER = "priority < 3 OR region IN ('eu', 'us')"
 CONFIG = {
@@ -110,8 +111,12 @@ def prepare(case: Any, store: penstock.Store) -> None:
         query["receipt"] = path["id"] + "." + query["receipt"].replace(".", "")
     if PAIR.fullmatch(str(query.get("priorities"))):
         query["priorities"] = ",".join(sorted(query["priorities"].split(","), key=int))
+    if BACKOFF.fullmatch(str(query.get("backoff"))):
+        query["backoff"] = ",".join(map(str, rising(*map(float, query["backoff"].split(",")))))
     if "filter" in query:
         query["filter"] = FILTER
+    if "dead_letter" in query:
+        query["dead_letter"] = dead_letter(query["dead_letter"])
     for given in (query, body if isinstance(body, dict) else {}):
         wait = str(given.get("wait"))
         if NUMBER.fullmatch(wait) and 0.01 < float(wait) <= MAX_SECONDS:
@@ -158,6 +163,16 @@ def prepare_stream(path: dict[str, Any], body: Any, store: penstock.Store, is_ne
         path["batch"] = batch
 
 
+def rising(first: float, factor: float, most: float) -> list[float]:
+    """A backoff whose factor is not below 1, nor its end below its beginning."""
+    return [min(first, most), max(factor, 1), max(first, most)]
+
+
+def dead_letter(name: Any) -> Any:
+    """One that takes dead letters in half of the cases, else one that there is not."""
+    return "default" if LEGAL.fullmatch(str(name)) and name != "none" and len(name) % 2 else name
+
+
 def as_written(value: Any) -> Any:
     """As a client writes it: whole numbers without a point, ranges from low to high, filters that are some."""
     if isinstance(value, float) and value.is_integer():
@@ -169,8 +184,12 @@ def as_written(value: Any) -> Any:
     written = {name: as_written(each) for name, each in value.items()}
     with suppress(TypeError, KeyError):
         written["priorities"] = sorted(written["priorities"])
+    with suppress(TypeError, KeyError):
+        written["backoff"] = rising(*written["backoff"])
     if isinstance(written.get("filter"), str):
         written["filter"] = FILTER
+    if isinstance(written.get("dead_letter"), str):
+        written["dead_letter"] = dead_letter(written["dead_letter"])
     return written
 
 
@@ -270,6 +289,9 @@ def test_a_life_in_which_every_success_happens(url: str) -> None:
     assert claimed.content == b"\xff"
     call("DELETE", "/{queue}/messages/{id}", 204, {"receipt": claimed.headers["x-message-receipt"][0]})
     put = call("POST", q + "/put", 200, body={"messages": [{"payload": "a", "headers": {"b": "c"}}] * 4})
+    call("POST", q + "/put", 200, body={"messages": [{"payload": "m", "group": "g"}]})
+    [moving] = [each["id"] for each in call("GET", q + "/messages", 200).json()["messages"] if each["group"]]
+    assert call("POST", q + "/move", 200, body={"target": "default", "ids": [moving]}).json() == {"count": 1}
     call("POST", q + "/put", 200, body=frames.encode_entries([Entry(b"f")]), media=frame)
     call("GET", q + "/peek", 200, {"n": 2})
     messages = call("POST", q + "/claim", 200, body={"n": 3}).json()["messages"]

@@ -260,6 +260,55 @@ def test_none_stands_for_none_and_what_is_not_given_has_its_default(make: Make, 
     assert curl("GET", path).json["settings"] == expected
 
 
+def test_the_query_takes_every_setting_that_a_queue_goes_by(make: Make, curl: Curl) -> None:
+    labels = quote(json.dumps({"team": "käse", "tier": "1"}))
+    path = make(f"?lease=90&delay=1.5&backoff=1,2,300&labels={labels}&dead_letter=default")
+    settings = curl("GET", path).json["settings"]
+    assert {name: settings[name] for name in ("lease", "delay", "backoff", "labels", "dead_letter")} == {
+        "lease": 90, "delay": 1.5, "backoff": [1, 2, 300], "labels": {"team": "käse", "tier": "1"},
+        "dead_letter": "default",
+    }  # fmt: skip
+    assert curl("PUT", f"{path}?backoff=1,2,300&labels={labels}").status == 204
+    assert_problem(curl("PUT", f"{path}?backoff=1,2,301"), 409, "QueueExists")
+    other = make("?backoff=none&labels=none&dead_letter=none")
+    settings = curl("GET", other).json["settings"]
+    assert [settings[name] for name in ("backoff", "labels", "dead_letter")] == [None] * 3
+
+
+def test_a_fetch_holds_a_message_for_as_long_as_the_queue_says_unless_it_asks(make: Make, curl: Curl) -> None:
+    path = make("?lease=90")
+    for query, seconds in (("", 90), ("?lease=45", 45)):
+        curl.put(path, b"a")
+        claimed = curl.claim(path, query)
+        assert claimed.number("lease-until") - 1000 * seconds >= claimed.number("received-at")
+        assert claimed.number("lease-until") - 1000 * seconds <= penstock.SystemClock().now()
+
+
+def test_messages_of_a_group_are_fetched_one_at_a_time(curl: Curl, queue: str) -> None:
+    for payload, group in ((b"1", "Läden / 7"), (b"2", "Läden / 7"), (b"3", "other")):
+        curl.put(queue, payload, group=group)
+    curl.put(queue, b"4")
+    fetched = [curl.claim(queue) for _ in range(3)]
+    assert [(each.body, each.headers.get("x-message-group")) for each in fetched] == [
+        (b"1", "Läden / 7"),
+        (b"3", "other"),
+        (b"4", None),
+    ]
+    assert curl("GET", f"{queue}/messages").status == 204
+    first = fetched[0]
+    assert curl("DELETE", f"{queue}/messages/{first.id}?receipt={first.receipt}").status == 204
+    assert curl.claim(queue).body == b"2"
+
+
+def test_a_group_cannot_write_headers_of_an_answer(curl: Curl, queue: str) -> None:
+    draft = {"payload": "a", "group": "g\r\nX-Message-Priority: 7\r\n\r\nbody"}
+    body = json.dumps({"messages": [draft]}).encode()
+    assert curl("POST", f"/-/api/queues{queue}/put", "-HContent-Type: application/json", body=body).status == 200
+    claimed = curl.claim(queue)
+    assert (claimed.body, claimed.number("priority")) == (b"a", 0)
+    assert "x-message-group" not in claimed.headers
+
+
 def test_a_queue_that_is_there_is_fine_unless_other_settings_are_asked_for(make: Make, curl: Curl) -> None:
     path = make("?max_size=10&keep_done=60")
     for query in ["", "?max_size=10", "?keep_done=60&max_size=10", "?max_attempts=0", "?keep_done=60.0"]:
@@ -277,6 +326,13 @@ def test_a_queue_that_is_there_is_fine_unless_other_settings_are_asked_for(make:
         ("priorities=1,2,3", "InvalidArgument"),
         ("description=%FF", "InvalidArgument"),
         ("start=earliest", "NotSupported"),
+        ("backoff=1,2", "InvalidArgument"),
+        ("backoff=1,0.5,300", "InvalidArgument"),
+        ("backoff=fast", "InvalidArgument"),
+        ("lease=0", "InvalidArgument"),
+        ("labels=team", "InvalidArgument"),
+        ("labels=%7B%22team%22:1%7D", "InvalidArgument"),
+        ("dead_letter=refused", "InvalidArgument"),
     ],
 )
 def test_settings_that_are_none_make_no_queue(curl: Curl, query: str, error: str) -> None:
@@ -355,6 +411,7 @@ def test_what_the_headers_of_post_tell_the_headers_of_get_tell_again(curl: Curl,
         ("Delay", "inf", "InvalidArgument"),
         ("Created-At", "-1", "InvalidArgument"),
         ("Key", "k" * 256, "InvalidArgument"),
+        ("Group", "g" * 256, "InvalidArgument"),
         ("Headers", '{"": "a"}', "InvalidArgument"),
         ("Headers", '{"penstock.queue": "a"}', "InvalidArgument"),
         ("Headers", "[" * 20_000, "InvalidArgument"),

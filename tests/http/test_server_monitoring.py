@@ -100,6 +100,30 @@ def test_metrics_tell_what_is_in_a_queue_and_what_has_happened(
     assert seen["penstock_queue_expired_total queue=jobs"] == 1
 
 
+def test_metrics_tell_what_has_moved_to_another_queue(server: RunningServer, store: penstock.Store) -> None:
+    store.create("dead")
+    store.create("jobs", max_attempts=1, dead_letter="dead")
+    with penstock.open(server.url) as remote:
+        jobs, dead = remote.queue("jobs"), remote.queue("dead")
+        jobs.put_many([b"a", b"b", b"c"])
+        jobs.fail(*jobs.claim(2))
+        jobs.move("default", next(jobs.messages("available")).id)
+        dead.remove(next(dead.messages()).id)
+        dead.redrive()
+    seen = scrape(server.url)
+    counted = {
+        (queue, event): seen[f"penstock_queue_events_total event={event} queue={queue}"]
+        for queue in ("jobs", "dead", "default")
+        for event in ("put", "moved_in", "moved_out", "removed")
+    }
+    assert {each: count for each, count in counted.items() if count} == {
+        ("jobs", "put"): 3, ("jobs", "moved_out"): 3, ("jobs", "moved_in"): 1,
+        ("dead", "moved_in"): 2, ("dead", "removed"): 1, ("dead", "moved_out"): 1,
+        ("default", "moved_in"): 1,
+    }  # fmt: skip
+    assert seen["penstock_queue_given_up_total queue=jobs"] == 2
+
+
 def test_metrics_tell_how_long_commits_take_and_how_much_they_hold(
     server: RunningServer, store: penstock.Store
 ) -> None:

@@ -101,7 +101,8 @@ def nothing_there(ctx: click.Context) -> NoReturn:
     ctx.exit(NOTHING_THERE)
 
 
-def _complete_queue(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+def complete_queue(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """The queues whose names begin so, for the shell."""
     url = ctx.find_root().params.get("store") or DEFAULT_STORE
     try:
         check_exists(url)
@@ -119,8 +120,8 @@ def _complete_queue(ctx: click.Context, param: click.Parameter, incomplete: str)
 def queue_argument(required: bool = True) -> Callable[[Command], Command]:
     """The QUEUE argument, completed by the shell; its default, unless required, is the queue `default`."""
     if required:
-        return click.argument("queue", shell_complete=_complete_queue)
-    return click.argument("queue", default="default", shell_complete=_complete_queue)
+        return click.argument("queue", shell_complete=complete_queue)
+    return click.argument("queue", default="default", shell_complete=complete_queue)
 
 
 def seconds(value: str) -> float:

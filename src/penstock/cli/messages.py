@@ -37,7 +37,7 @@ def _draft_options(command: Command) -> Command:
         json_option,
         pairs_option("-H", "--header", "headers", metavar="NAME=VALUE", help="A header"),
         click.option("--retention", type=seconds, help="Drop the message after this time; 0 = never."),
-        click.option("--delay", type=seconds, default=0, help="Make the message available after this time."),
+        click.option("--delay", type=seconds, help="Make the message available after this time."),
         click.option(
             "-p", "--priority", type=int, default=0, show_default=True, help="Lower numbers are claimed first."
         ),
@@ -53,10 +53,12 @@ Examples:
   penstock put jobs 'resize cat.jpg' -H kind=image --priority 5
   penstock put jobs @photo.jpg
   date | penstock put jobs -
+  penstock put jobs 'charge order 17' --group customer-4
   penstock put jobs --lines @urls.txt"""
 )
 @queue_argument(required=False)
 @click.option("--key", help="Make a repeated put safe: within five minutes a key is put once.")
+@click.option("--group", help="Hand out the messages of a group one at a time, in this order.")
 @click.option("--lines", is_flag=True, help="Put each line of the input as a message, a thousand at a time.")
 @_draft_options
 @click.pass_context
@@ -65,9 +67,10 @@ def put(
     queue: str,
     payload: str | None,
     priority: int,
-    delay: float,
+    delay: float | None,
     retention: float | None,
     key: str | None,
+    group: str | None,
     lines: bool,
     headers: dict[str, str],
     as_json: bool,
@@ -88,7 +91,8 @@ def put(
         count = 0
         for batch in output.counted(_batches(read_lines(payload)), f"putting into {handle.name}"):
             try:
-                handle.put_many([Draft(line, priority, headers, delay, retention) for line in batch])
+                drafts = [Draft(line, priority, headers, delay, retention, group=group) for line in batch]
+                handle.put_many(drafts)
             except PenstockError as error:
                 raise Failure(
                     error, f"\n{output.plural(count, 'line')} before that were put, none after"
@@ -96,7 +100,7 @@ def put(
             count += len(batch)
         say(as_json, {"count": count}, f"put {output.plural(count, 'message')} into {handle.name}")
     else:
-        put_id = handle.put(body, priority, headers, delay, retention, key)
+        put_id = handle.put(body, priority, headers, delay, retention, key, group=group)
         say(as_json, {"id": put_id}, put_id)
 
 
@@ -111,7 +115,7 @@ def publish(
     ctx: click.Context,
     payload: str | None,
     priority: int,
-    delay: float,
+    delay: float | None,
     retention: float | None,
     headers: dict[str, str],
     as_json: bool,
@@ -123,7 +127,7 @@ def publish(
     payload give ''.
     """
     body = read_payload(payload)  # before the store is created
-    published = open_store(ctx, make=True).publish(body, headers, priority, delay, retention)
+    published = open_store(ctx, make=True).publish(body, headers, priority, delay or 0, retention)
     say(as_json, {"id": published}, published)
 
 
@@ -165,13 +169,13 @@ Examples:
 )
 @queue_argument(required=False)
 @click.option("-n", "n", type=int, default=1, show_default=True, help="Number of messages, at most.")
-@click.option("--lease", type=seconds, default=30.0, show_default=True, help="How long the messages are yours.")
+@click.option("--lease", type=seconds, help="How long the messages are yours.  [default: the queue's lease]")
 @click.option("--wait", type=seconds, default=0.0, help="How long to wait for the first message.")
 @click.option("--consumer", help="Your name, as holder of the messages.  [default: host:pid]")
 @json_option
 @click.pass_context
 def claim(
-    ctx: click.Context, queue: str, n: int, lease: float, wait: float, consumer: str | None, as_json: bool
+    ctx: click.Context, queue: str, n: int, lease: float | None, wait: float, consumer: str | None, as_json: bool
 ) -> None:
     """Claim messages of QUEUE on a lease.
 
@@ -228,17 +232,22 @@ Example:
 )
 @queue_argument()
 @_receipts_argument
-@click.option("--delay", type=seconds, default=0.0, help="Time until the next attempt.")
+@click.option("--delay", type=seconds, help="Time until the next attempt.  [default: by the queue's backoff]")
 @click.option("--reason", help="Why the attempt failed; peek and reports show it.")
 @json_option
 @click.pass_context
 def fail(
-    ctx: click.Context, queue: str, receipts: tuple[str, ...], delay: float, reason: str | None, as_json: bool
+    ctx: click.Context,
+    queue: str,
+    receipts: tuple[str, ...],
+    delay: float | None,
+    reason: str | None,
+    as_json: bool,
 ) -> None:
     """Report that the work on claimed messages of QUEUE failed.
 
     The messages are available again after --delay. After their last attempt (max_attempts) they are failed for
-    good: peek --state failed shows them, redrive starts them over.
+    good: peek --state failed shows them, redrive starts them over. A queue with a dead_letter sends them there.
     """
     open_store(ctx).queue(queue).fail(*receipts, delay=delay, reason=reason)
     say(as_json, {"failed": len(receipts)}, f"failed {output.plural(len(receipts), 'attempt')}")

@@ -85,7 +85,9 @@ def print_messages(messages: Sequence[Message]) -> None:
     columns = ["id", "state", "priority", "attempts"]
     if any(message.headers for message in messages):
         columns.append("headers")
-    columns += [name for name in ("receipt", "reason") if any(getattr(message, name) for message in messages)]
+    columns += [
+        name for name in ("group", "receipt", "reason") if any(getattr(message, name) for message in messages)
+    ]
     rows = [[_cell(message, column) for column in columns] + [preview(message.payload)] for message in messages]
     print_table([*columns, "payload"], rows, right={"priority", "attempts"})
 
@@ -189,8 +191,9 @@ _MEANS_NOTHING = {
     "keep_done": "not kept",
     "retention": "for ever",
     "description": "",
+    "delay": "none",
 }
-_SECONDS = {"keep_done", "max_lease", "retention"}
+_SECONDS = {"keep_done", "max_lease", "retention", "lease", "delay"}
 
 
 def _setting(name: str, value: Any) -> str:
@@ -200,6 +203,10 @@ def _setting(name: str, value: Any) -> str:
         return _MEANS_NOTHING[name]
     if name == "priorities":
         return f"{value[0]} to {value[1]}"
+    if name == "backoff":
+        return f"{value[0]:,} s, times {value[1]:,}, {value[2]:,} s at most"
+    if name == "labels":
+        return ", ".join(f"{label}={text}" for label, text in value.items())
     if name in _SECONDS:
         return f"{value:,} s"
     return f"{value:,}" if isinstance(value, int) else str(value)

@@ -1,6 +1,6 @@
-"""Commands on queues: list, show, create, set, delete, purge, redrive, remove; and shell completion."""
+"""Commands on queues: list, show, create, set, delete, purge, redrive, move, remove; and shell completion."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import click
@@ -11,10 +11,12 @@ from penstock.cli import output
 from penstock.cli.app import (
     Command,
     cli,
+    complete_queue,
     confirm,
     json_option,
     nothing_there,
     open_store,
+    pairs_option,
     queue_argument,
     say,
     seconds,
@@ -47,14 +49,28 @@ _SETTINGS: dict[str, dict[str, Any]] = {
     "max_lease": {"type": seconds, "help": "Longest lease that a consumer gets."},
     "retention": {"type": seconds, "help": "Drop messages after this time; 0 = never."},
     "description": {"help": "A text for people."},
+    "lease": {"type": seconds, "help": "How long a claim lasts that does not say."},
+    "delay": {"type": seconds, "help": "Time until a message is available whose put does not say."},
+    "backoff": {
+        "type": seconds,
+        "nargs": 3,
+        "metavar": "FIRST FACTOR MOST",
+        "help": "Time until a failed message is tried again: FIRST, times FACTOR with each attempt, MOST at most.",
+    },
+    "dead_letter": {"metavar": "QUEUE", "help": "The queue that takes the messages that fail for good."},
 }
-_HIDDEN_DEFAULTS = {"filter": "", "priorities": "  [default: all]", "description": ""}  # shown as this text
+_HIDDEN_DEFAULTS = {  # shown as this text
+    "filter": "", "priorities": "  [default: all]", "description": "", "backoff": "", "dead_letter": "",
+}  # fmt: skip
 
 
 def _setting_options(new: bool) -> Callable[[Command], Command]:
     """An option for each setting, with its default for a new queue and without one for an existing queue."""
 
     def add(command: Command) -> Command:
+        command = pairs_option("--label", "labels", metavar="NAME=VALUE", help="A label, for people and tools")(
+            command
+        )
         for name, option in reversed(_SETTINGS.items()):
             if new:
                 shown = {"default": _DEFAULTS[name], "show_default": name not in _HIDDEN_DEFAULTS}
@@ -128,16 +144,23 @@ def show(ctx: click.Context, queue: str, entries: bool, as_json: bool) -> None:
     epilog="""\b
 Examples:
   penstock create jobs --max-attempts 3 --keep-done 86400
-  penstock create orders --filter "type = 'order' AND priority < 3\""""
+  penstock create orders --filter "type = 'order' AND priority < 3"
+  penstock create jobs --backoff 1 2 300 --dead-letter dead --label team=web
+  penstock create jobs --exist-ok"""
 )
 @queue_argument()
 @_setting_options(new=True)
+@click.option(
+    "--exist-ok", is_flag=True, help="Leave a queue that exists as it is; an error if given settings differ."
+)
 @json_option
 @click.pass_context
-def create(ctx: click.Context, /, queue: str, as_json: bool, **settings: Any) -> None:
+def create(ctx: click.Context, /, queue: str, exist_ok: bool, as_json: bool, **settings: Any) -> None:
     """Create QUEUE, and the store if it does not exist."""
     store = open_store(ctx, make=True)
-    _say_queue(as_json, store, "created", store.create(queue, **settings).name)
+    existing = {info.name for info in store.queues()} if exist_ok else ()
+    name = store.create(queue, exist_ok=exist_ok, **_given(ctx, settings)).name
+    _say_queue(as_json, store, "found" if name in existing else "created", name)
 
 
 def _say_queue(as_json: bool, store: Store, what: str, name: str) -> None:
@@ -156,20 +179,39 @@ Examples:
 @_setting_options(new=False)
 @click.option("--no-filter", is_flag=True, help="Remove the filter: published messages no longer enter.")
 @click.option("--all-priorities", is_flag=True, help="Allow every priority.")
+@click.option("--no-backoff", is_flag=True, help="Try failed messages again at once, unless the fail says more.")
+@click.option("--no-dead-letter", is_flag=True, help="Keep messages that fail for good, as failed.")
+@click.option("--no-labels", is_flag=True, help="Remove all labels.")
 @json_option
 @click.pass_context
 def set_settings(
-    ctx: click.Context, /, queue: str, no_filter: bool, all_priorities: bool, as_json: bool, **settings: Any
+    ctx: click.Context,
+    /,
+    queue: str,
+    no_filter: bool,
+    all_priorities: bool,
+    no_backoff: bool,
+    no_dead_letter: bool,
+    no_labels: bool,
+    as_json: bool,
+    **settings: Any,
 ) -> None:
     """Change settings of QUEUE; the others stay as they are.
 
     Changes take effect at once, also for waiting consumers. A lower --max-size removes no messages: puts are
     refused until there is room. --max-attempts applies from the next fail on. A shorter --keep-done drops done
-    messages that are older. --filter, --max-payload, --priorities and --retention apply to new messages,
-    --max-lease to new claims. --start cannot be changed.
+    messages that are older. --filter, --max-payload, --priorities, --retention and --delay apply to new messages,
+    --lease and --max-lease to new claims, --backoff to the next fails. --dead-letter also takes messages that have
+    failed before. --label replaces all labels. --start cannot be changed.
     """
-    given = {name: value for name, value in settings.items() if _is_given(ctx, name)}
-    for name, nothing in (("filter", no_filter), ("priorities", all_priorities)):
+    given = _given(ctx, settings)
+    for name, nothing in (
+        ("filter", no_filter),
+        ("priorities", all_priorities),
+        ("backoff", no_backoff),
+        ("dead_letter", no_dead_letter),
+        ("labels", no_labels),
+    ):
         if nothing and name in given:
             raise click.UsageError(f"give either another {name} or none")
         if nothing:
@@ -182,8 +224,13 @@ def set_settings(
     _say_queue(as_json, store, "changed", handle.name)
 
 
-def _is_given(ctx: click.Context, name: str) -> bool:
-    return ctx.get_parameter_source(name) is not ParameterSource.DEFAULT
+def _given(ctx: click.Context, settings: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings that the command names."""
+    return {
+        name: value
+        for name, value in settings.items()
+        if ctx.get_parameter_source(name) is not ParameterSource.DEFAULT
+    }
 
 
 @cli.command(
@@ -237,10 +284,34 @@ Examples:
 def redrive(ctx: click.Context, queue: str, ids: tuple[str, ...], as_json: bool) -> None:
     """Start failed messages of QUEUE over: available again, with attempts at 0.
 
-    Without an ID, all failed messages. Exits with 3 if there was none.
+    Without an ID, all failed messages. If QUEUE takes dead letters, they go back to the queues that they come
+    from. Exits with 3 if there was none.
     """
     count = open_store(ctx).queue(queue).redrive(*ids)
     say(as_json, {"redriven": count}, f"{output.plural(count, 'message')} available again")
+    if not count:
+        nothing_there(ctx)
+
+
+@cli.command(
+    epilog="""\b
+Examples:
+  penstock move jobs later
+  penstock move jobs urgent 17 18"""
+)
+@queue_argument()
+@click.argument("target", shell_complete=complete_queue)
+@click.argument("ids", nargs=-1, metavar="[ID]...")
+@json_option
+@click.pass_context
+def move(ctx: click.Context, queue: str, target: str, ids: tuple[str, ...], as_json: bool) -> None:
+    """Move messages of QUEUE that wait or have failed to the queue TARGET.
+
+    Without an ID, all failed messages. They start there under new ids, with attempts at 0. Exits with 3 if there
+    was none.
+    """
+    count = open_store(ctx).queue(queue).move(target, *ids)
+    say(as_json, {"moved": count}, f"moved {output.plural(count, 'message')} to {target}")
     if not count:
         nothing_there(ctx)
 

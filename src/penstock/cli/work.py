@@ -15,6 +15,7 @@ from rich.progress import TimeElapsedColumn
 import penstock
 from penstock.cli import output
 from penstock.cli.app import cli, json_option, open_store, queue_argument, seconds
+from penstock.contract.message import Message
 from penstock.workers import Result, exponential
 from penstock.workers.commands import Commands
 from penstock.workers.options import MAX_CONCURRENCY
@@ -36,10 +37,15 @@ Examples:
     help="Number of commands that run at once.",
 )  # fmt: skip
 @click.option(
-    "--lease", type=seconds, default=30, show_default=True,
-    help="Extended while a command runs. If this process crashes, other consumers get its messages when it ends.",
+    "--lease", type=seconds,
+    help="Extended while a command runs. If this process crashes, other consumers get its messages when it ends.  "
+    "[default: the queue's lease]",
 )  # fmt: skip
-@click.option("--backoff", type=seconds, help="Time until a retry.  [default: 1, 2, 4, ... up to 300]")
+@click.option(
+    "--backoff",
+    type=seconds,
+    help="Time until a retry.  [default: the queue's backoff, else 1, 2, 4, ... up to 300]",
+)
 @click.option("--timeout", type=seconds, help="End a command that runs longer, and fail its message.")
 @click.option(
     "--grace", type=seconds, default=8, show_default=True, help="Time for commands to finish after a stop."
@@ -52,7 +58,7 @@ def work(
     queue: str,
     command: tuple[str, ...],
     concurrency: int,
-    lease: float,
+    lease: float | None,
     backoff: float | None,
     timeout: float | None,
     grace: float,
@@ -62,8 +68,8 @@ def work(
     """Run COMMAND for each message of QUEUE, until Ctrl-C or SIGTERM.
 
     The command reads the payload from stdin. Its environment has PENSTOCK_ID, PENSTOCK_QUEUE, PENSTOCK_ATTEMPTS,
-    PENSTOCK_PRIORITY, PENSTOCK_CREATED_AT, PENSTOCK_RECEIPT, PENSTOCK_STORE, and PENSTOCK_HEADER_NAME for each
-    header (the name in capitals, with _ for all but letters and digits).
+    PENSTOCK_PRIORITY, PENSTOCK_CREATED_AT, PENSTOCK_RECEIPT, PENSTOCK_STORE, PENSTOCK_GROUP for a message that has
+    one, and PENSTOCK_HEADER_NAME for each header (the name in capitals, with _ for all but letters and digits).
 
     \b
     Its exit code decides:
@@ -83,12 +89,19 @@ def work(
         raise click.UsageError(f"there is no command {command[0]!r}")
     store = open_store(ctx)
     handle = store.queue(queue)
+    own = handle.settings
     stop = threading.Event()
+
+    def pause(message: Message) -> float:
+        if backoff is not None:
+            return backoff
+        return exponential(message) if own.backoff is None else own.backoff_of(message.attempts)
+
     commands = Commands(
         command,
         store.url,
         stop,
-        exponential if backoff is None else lambda message: backoff,
+        pause,
         timeout,
         2 if as_json else None,
         lambda line: click.echo(line, nl=False, err=True),

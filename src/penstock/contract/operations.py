@@ -51,7 +51,7 @@ READS = (*OF_QUEUE, "StoreCorrupt")
 WRITES = (*OF_QUEUE, "DiskFull")
 TAKES = (*READS, "DiskFull")
 PUTS = ("InvalidPriority", "QueueFull", "DiskFull")
-CREATES = ("InvalidName", "InvalidFilter", "QueueExists", "NotSupported", "DiskFull")
+CREATES = ("InvalidName", "InvalidFilter", "QueueExists", "QueueNotFound", "NotSupported", "DiskFull")
 
 # Examples
 NOW = 1_767_225_600_000
@@ -67,6 +67,7 @@ _AN_ATTEMPT = {
     "reason": "no disk",
 }  # fmt: skip
 
+_NAME = {**schemas.NAME, "pattern": "^[!-~]{0,255}$"}  # in a body; the empty name means `default`
 _FIELDS = "|".join(MESSAGE_FIELDS)
 _BODY = frozenset(("payload", "headers", "created_at", "received_at"))  # fields that are not in memory
 _USUAL = Settings()
@@ -188,9 +189,7 @@ class Counts(Operation[dict[str, int]]):
 class Create(Operation[None]):
     """Make a queue."""
 
-    queue: Annotated[
-        str, Argument(check=_new_name, schema={**schemas.NAME, "pattern": "^[!-~]{0,255}$"}, wire="name")
-    ]
+    queue: Annotated[str, Argument(check=_new_name, schema=_NAME, wire="name")]
     settings: Annotated[
         Settings,
         Argument(
@@ -423,7 +422,8 @@ class Remove(Operation[int]):
 class Redrive(Operation[int]):
     """Retry failed messages.
 
-    They become available with attempts 0.
+    They become available with attempts 0. Those of a queue that takes dead letters go back to the queues that they
+    come from.
     """
 
     queue: QueueName
@@ -445,7 +445,7 @@ class Move(Operation[int]):
     """
 
     queue: QueueName
-    target: Annotated[str, replace(QUEUE, schema={**schemas.NAME, "description": "The other queue's name."})]
+    target: Annotated[str, replace(QUEUE, schema={**_NAME, "description": "The other queue's name."})]
     ids: Annotated[Sequence[str] | None, a_list("Ids. Default: all failed messages.", omit=True)] = None
 
 

@@ -119,6 +119,7 @@ HEADERS: Schema = {
     "maxProperties": MAX_HEADERS,
     "description": "Texts by name, for consumers and filters; 65,535 bytes altogether.",
 }
+_DECIMAL = r"[0-9]{1,9}(\.[0-9]{1,9})?"
 _WHOLE_PRIORITY = integer("", LOWEST_PRIORITY, HIGHEST_PRIORITY)
 _BASE64 = "^([A-Za-z0-9+/]{4})*([A-Za-z0-9+/]{2}==|[A-Za-z0-9+/]{3}=)?$"
 
@@ -151,8 +152,12 @@ _KINDS: dict[str, Schema] = {
         "minItems": 3,
         "maxItems": 3,
     },
-    "dead_letter": nullable(text("", pattern="^[!-~]{1,255}$")),
-    "labels": {"type": ["object", "null"], "additionalProperties": {"type": "string"}},
+    "dead_letter": nullable(text("", pattern="^[!-~]{0,255}$")),
+    "labels": {
+        "type": ["object", "null"],
+        "additionalProperties": {"type": "string"},
+        "propertyNames": {"minLength": 1},
+    },
 }
 SETTINGS = {each.name: _setting(each.name, each.default, _KINDS[each.name]) for each in fields(Settings)}
 
@@ -172,13 +177,13 @@ def in_query(name: str) -> Schema:
         }  # fmt: skip
     if name == "backoff":
         return {
-            "type": "string", "pattern": "^(none|[0-9.]+,[0-9.]+,[0-9.]+)$", "default": "none",
+            "type": "string", "pattern": f"^(none|{_DECIMAL}(,{_DECIMAL}){{2}})$", "default": "none",
             "description": schema["description"] + " Written as `1,2,300`.",
         }  # fmt: skip
-    if name == "labels":
-        return text(schema["description"] + " Written as a JSON object.", default="none")
-    if name in ("filter", "dead_letter"):
+    if name == "filter":
         return text(schema["description"], default="none")
+    if name == "dead_letter":
+        return text(schema["description"], default="none", pattern=schema["pattern"])
     if name == "start":
         return {**schema, "type": "string"}
     if not isinstance(schema["type"], list):
@@ -265,7 +270,7 @@ def schemas() -> dict[str, Schema]:
         "Queue": queue,
         "Draft": {**record(_DRAFT), "oneOf": _PAYLOADS},
         "Drafts": _drafts(ref("Draft"), 0, MAX_MESSAGES),
-        "Published": _drafts({"allOf": [ref("Draft")], "properties": {"key": _NULL}}, 1, 1),
+        "Published": _drafts({"allOf": [ref("Draft")], "properties": {"key": _NULL, "group": _NULL}}, 1, 1),
         "Loaded": _drafts({"allOf": [ref("Draft")], "properties": {"key": _NULL}}, 0, MAX_MESSAGES),
         "Message": answer(_MESSAGE),
         "Messages": answer({"messages": array(ref("Message"))}),

@@ -93,6 +93,7 @@ class LiveQueue:
         self._line: dict[Waiter, None] = {}
         self._stopped: Callable[[], PenstockError] | None = None
         self._written: dict[type, int] = defaultdict(int)  # messages, by the record that was written of them
+        self._moved_in = self._moved_out = 0  # messages that are counted as put and as removed, too
         self._before = self._counted()
 
     @property
@@ -377,12 +378,17 @@ class LiveQueue:
             self._storage.make_room(entries)
             taken = records.Taken(source.name, list(seqs))
             self.write(self._ledger.take_over(entries, visible, expires, taken, now), entries)
+            self._moved_in += len(entries)
 
         return self.run(take)[1]
 
     def give_up(self, seqs: Sequence[int]) -> int:
         """Remove messages that another queue has taken; the number to commit."""
-        return self.run(lambda now: self._changed(self._ledger.remove(seqs, now)))[1]
+
+        def leave(now: int) -> None:
+            self._moved_out += self._changed(self._ledger.remove(seqs, now))
+
+        return self.run(leave)[1]
 
     def taken(self) -> list[records.Taken]:
         """What puts have taken from other queues, and may still be there."""
@@ -499,7 +505,9 @@ class LiveQueue:
         def look(now: int) -> Figures:
             since = self._state.waiting_since()
             put, *by_time = [now - then for now, then in zip(self._counted(), self._before, strict=True)]
-            events = {"put": put, **{name: self._written.get(kind, 0) for kind, name in EVENTS.items()}}
+            events = {name: self._written.get(kind, 0) for kind, name in EVENTS.items()}
+            events |= {"put": put - self._moved_in, "removed": events["removed"] - self._moved_out}
+            events |= {"moved_in": self._moved_in, "moved_out": self._moved_out}
             waiting = 0 if since is None else max(now - since, 0) / 1000
             return Figures(self.name, True, self._state.counts(), waiting, len(self._line), events, *by_time)
 

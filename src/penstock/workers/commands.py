@@ -155,6 +155,8 @@ def environment(message: Message) -> dict[bytes, bytes]:
         "PENSTOCK_CREATED_AT": str(message.created_at),
         "PENSTOCK_RECEIPT": message.receipt or "",
     }
+    if message.group is not None:
+        told["PENSTOCK_GROUP"] = message.group
     for name, value in message.headers.items():
         told["PENSTOCK_HEADER_" + re.sub("[^A-Za-z0-9]", "_", name).upper()] = value
     return {name.encode(): value.replace("\0", "\ufffd").encode() for name, value in told.items()}

@@ -1,5 +1,7 @@
 """The handlers of MQ-Core's six endpoints. Arguments that MQ-Core lacks are query parameters and headers."""
 
+import re
+
 from penstock.contract import names
 from penstock.contract.arguments import SETTINGS, arguments, checked_consumer, checked_lease
 from penstock.contract.backend import Served
@@ -11,6 +13,7 @@ from penstock.http.server.exchange import JSON, Answer, Problem, Request, checke
 from penstock.wire import jsons
 
 _MAX_HEADERS = 16_384  # bytes of X-Message-Headers in an answer: clients read no longer ones
+_NO_HEADER = re.compile("[\\x00-\\x1f\\x7f]|^ | $")  # a line of a head cannot carry such a group unchanged
 _TOLD = {
     b"x-message-priority": "priority",
     b"x-message-delay": "delay",
@@ -74,7 +77,7 @@ def _as_headers(message: Message) -> bytes:
         f"X-Message-Attempts: {message.attempts}\r\nX-Message-Created-At: {message.created_at}\r\n"
         f"X-Message-Received-At: {message.received_at}\r\nX-Message-Lease-Until: {message.lease_until}\r\n"
     ).encode()
-    if message.group is not None:
+    if message.group is not None and not _NO_HEADER.search(message.group):
         lines += b"X-Message-Group: %b\r\n" % message.group.encode()
     if message.headers:
         headers = jsons.dumps(message.headers)

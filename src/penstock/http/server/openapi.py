@@ -154,7 +154,7 @@ _A_MESSAGE = {
     "id": "7", "queue": "jobs", "payload": "resize cat.jpg", "headers": {"kind": "image"}, "priority": 3,
     "created_at": NOW, "received_at": NOW, "visible_at": NOW, "expires_at": None, "attempts": 1,
     "state": "in_flight", "receipt": A_RECEIPT, "claimed_at": NOW + 5, "lease_until": NOW + 60_005,
-    "consumer": "me", "settled_at": None, "reason": None, "payload_base64": "cmVzaXplIGNhdC5qcGc=",
+    "consumer": "me", "settled_at": None, "reason": None, "group": None, "payload_base64": "cmVzaXplIGNhdC5qcGc=",
 }  # fmt: skip
 
 QUEUE = parameter("path", "queue", {**NAME, "description": "The queue's name."}, "jobs")
@@ -231,6 +231,7 @@ _TOLD = [
     parameter("header", "X-Message-Key", schemas.KEY),
     parameter("header", "Idempotency-Key", {**schemas.KEY, "description": "The same as `X-Message-Key`."}),
     parameter("header", "X-Message-Created-At", integer("When the work came up. Otherwise now.", 0, LATEST)),
+    parameter("header", "X-Message-Group", schemas.GROUP),
 ]
 _TELLS = {
     "X-Message-Id": header("The message's id."),
@@ -240,8 +241,23 @@ _TELLS = {
     "X-Message-Created-At": header("When the work came up.", "integer"),
     "X-Message-Received-At": header("When the message was stored.", "integer"),
     "X-Message-Lease-Until": header("When this claim ends by itself.", "integer"),
+    "X-Message-Group": header("Its group, if it has one that fits into a header.", required=False),
     "X-Message-Headers": header("Its headers as a JSON object of texts, if it has any.", required=False),
 }
+
+
+def _setting_in_query(name: str) -> Schema:
+    """The parameter of a setting: JSON for labels, which have no other form, a text for the others."""
+    if name != "labels":
+        return parameter("query", name, schemas.in_query(name))
+    schema = dict(schemas.SETTINGS[name])
+    return {
+        "name": name,
+        "in": "query",
+        "description": schema.pop("description"),
+        "content": {JSON: {"schema": schema}},
+    }
+
 
 _MQCORE = [
     Operation(
@@ -261,7 +277,7 @@ _MQCORE = [
         summary="Make a queue",
         description="Its settings are in the query, with `none` for null. A body is discarded. Unless "
         "`max_attempts` is given, messages are delivered again and again.",
-        parameters=[QUEUE, *query(**{name: schemas.in_query(name) for name in schemas.SETTINGS})],
+        parameters=[QUEUE, *map(_setting_in_query, schemas.SETTINGS)],
         answers={
             "201": {"description": "It is new."},
             "204": {"description": "It was there, as the query asks for it."},
@@ -287,7 +303,7 @@ _MQCORE = [
         parameters=[
             QUEUE,
             *query(
-                lease={**schemas.LEASE, "default": 30},
+                lease=schemas.LEASE,
                 wait={**schemas.WAIT, "default": 0},
                 consumer=schemas.CONSUMER,
             ),
