@@ -18,9 +18,9 @@ import pytest
 
 import penstock
 import penstock.aio
-from penstock import LeaseExpired, Message, Queue, QueueNotFound, StoreClosed
+from penstock import Draft, LeaseExpired, Message, Queue, QueueNotFound, StoreClosed
 from penstock.http.server import serve_in_thread
-from penstock.workers import Result, Worked, exponential
+from penstock.workers import Fail, Release, Result, Worked, exponential
 from tests.conformance.blocking import BlockingQueue, BlockingStore
 from tests.harness.children import ServerChild, scenario
 from tests.harness.scenarios import handle, is_hopeless
@@ -316,6 +316,100 @@ def work_on(jobs: Queue, count: int) -> None:
         b"%d" % number: "failed" if b"%d" % number in hopeless else "done" for number in range(count)
     }
     assert worked == Worked(acked=count * 98 // 100, failed=count // 100 * (1 + 2 + 3 + 3))
+
+
+# What the queue says
+
+
+QUEUES_THAT_SAY = pytest.mark.parametrize(
+    "kind", ["memory", "journal", "http", "aio-memory", "aio-http"], indirect=True
+)
+
+
+@QUEUES_THAT_SAY
+def test_a_group_is_worked_on_one_message_at_a_time_and_in_order_also_when_handlers_fail(jobs: Queue) -> None:
+    lock = threading.Lock()
+    seen: list[int] = []
+
+    def handler(message: Message) -> None:
+        assert lock.acquire(blocking=False), "two messages of a group at a time"
+        try:
+            number = int(message.payload)
+            seen.append(number)
+            time.sleep(0.001)  # long enough for another handler, if there were one
+            if number % 5 == 0 and message.attempts == 1:
+                raise Fail("once more")
+            if number % 7 == 0 and message.attempts == 1:
+                raise Release
+        finally:
+            lock.release()
+
+    jobs.put_many([Draft(str(number), group="a") for number in range(60)])
+    assert work(jobs, handler, backoff=0, until_empty=True) == Worked(acked=60, failed=12, released=7)
+    twice = [number for number in range(60) if number % 5 == 0 or number % 7 == 0]
+    assert seen == sorted([*range(60), *twice])
+
+
+@QUEUES_THAT_SAY
+def test_groups_are_worked_on_side_by_side_each_in_its_order(jobs: Queue) -> None:
+    together = threading.Barrier(4)
+    lock = threading.Lock()
+    at_work: set[str | None] = set()
+    seen: dict[str | None, list[bytes]] = {}
+
+    def handler(message: Message) -> None:
+        with lock:
+            assert message.group not in at_work
+            at_work.add(message.group)
+            seen.setdefault(message.group, []).append(message.payload)
+        if message.payload == b"0" and int(message.group or "") < 4:
+            together.wait()  # returns once four groups are worked on
+        with lock:
+            at_work.remove(message.group)
+
+    jobs.put_many([Draft(str(at), group=str(group)) for at in range(20) for group in range(10)])
+    assert work(jobs, handler, until_empty=True) == Worked(acked=200)
+    assert seen == {str(group): [str(at).encode() for at in range(20)] for group in range(10)}
+
+
+def fail_twice(message: Message) -> None:
+    if message.attempts < 3:
+        raise Fail("not yet")
+
+
+def waited(queue: Queue) -> int:
+    """Milliseconds for which the only message, which has failed twice, waited for its last attempt."""
+    [message] = queue.messages("done")
+    return message.visible_at - (queue.attempts(message.id)[1].ended_at or 0)
+
+
+@QUEUES_THAT_SAY
+def test_the_backoff_of_the_queue_is_that_of_its_workers_unless_they_have_one(store: penstock.Store) -> None:
+    for options, milliseconds in (({}, 30), ({"backoff": 0.007}, 7), ({"backoff": lambda _: 0.008}, 8)):
+        queue = store.create(f"jobs-{milliseconds}", keep_done=None, backoff=(0.01, 3, 10))
+        queue.put(b"x")
+        assert work(queue, fail_twice, until_empty=True, **options) == Worked(acked=1, failed=2)
+        assert waited(queue) == milliseconds
+
+
+def test_without_a_backoff_of_the_queue_a_worker_waits_for_seconds_that_double(local: Queue) -> None:
+    local.put(b"x")
+    assert work(local, fail_twice, until_empty=True) == Worked(acked=1, failed=2)
+    assert waited(local) == 2000
+
+
+@QUEUES_THAT_SAY
+def test_the_lease_of_the_queue_is_that_of_its_workers_unless_they_have_one(store: penstock.Store) -> None:
+    leases: list[int] = []
+
+    def handler(message: Message) -> None:
+        leases.append((message.lease_until or 0) - (message.claimed_at or 0))
+
+    queue = store.create("jobs", lease=77, max_lease=80)
+    for options in ({}, {"lease": 5}, {"lease": 90}):
+        queue.put(b"x")
+        work(queue, handler, until_empty=True, **options)
+    assert leases == [77_000, 5_000, 80_000]
 
 
 # What it holds
