@@ -105,6 +105,8 @@ def prepare(case: Any, store: penstock.Store) -> None:
         path["queue"] = "jobs"
     if "id" in path and ("receipt" in query or len(path["id"]) % 2):
         path["id"] = next(jobs.messages()).id
+    if isinstance(body, dict) and body.get("target") == (queue := unquote(path.get("queue", ""))):
+        body["target"] = "jobs" if queue == "default" else "default"
     prepare_load(path, body, store, is_negative)
     prepare_stream(path, body, store, is_negative)
     if isinstance(query.get("receipt"), str):
