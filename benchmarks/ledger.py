@@ -10,7 +10,7 @@ from pathlib import Path
 
 import penstock
 from benchmarks.harness import Cell
-from penstock.contract.message import Entry
+from penstock.contract.message import Draft, Entry
 from penstock.contract.settings import Settings
 from penstock.rules.ledger import Ledger
 
@@ -72,6 +72,26 @@ def _memory_store(_: Path) -> float:
         return 3 * rounds * BATCH / (time.perf_counter() - started)
 
 
+def _claim_and_ack(groups: int, per: int) -> Callable[[Path], float]:
+    """Messages per second that are claimed and acked, so many at a time, in a memory store full of messages."""
+
+    def measure(_: Path) -> float:
+        with penstock.open("memory:") as store:
+            queue = store.queue()
+            for first in range(0, LARGE, BATCH):
+                numbers = range(first, first + BATCH)
+                queue.put_many(
+                    [Draft(PAYLOAD, group=f"customer-{at % groups}" if groups else None) for at in numbers]
+                )
+            count = 100_000
+            started = time.perf_counter()
+            for _round in range(count // per):
+                queue.ack(*queue.claim(per))
+            return count / (time.perf_counter() - started)
+
+    return measure
+
+
 def _bare_heap(_: Path) -> float:
     """The least work of any Python queue with priorities and leases."""
     heap: list[tuple[int, int, bytes]] = []
@@ -103,14 +123,18 @@ def resident():
     with open("/proc/self/smaps_rollup") as file:
         return next(int(line.split()[1]) for line in file if line.startswith("Private_Dirty")) * 1024
 
-entries = [Entry(b"", number % 10) for number in range(1000)]
-Ledger("warm", Settings()).put(entries, 0)
+def put(ledger, first):
+    ledger.put([Entry(b"", at % 10, group=GROUP) for at in range(first, first + 1000)], 0)
+
+put(Ledger("warm", Settings()), 0)
 before = resident()
 ledger = Ledger("bench", Settings())
-for _ in range(1000):
-    ledger.put(entries, 0)
+for first in range(0, 1_000_000, 1000):
+    put(ledger, first)
 print((resident() - before) / 1_000_000)
 """
+_ALONE = _RESIDENT.replace("GROUP", "None")
+_IN_GROUPS = _RESIDENT.replace("GROUP", 'f"customer-{at % 100_000}"')
 
 _IMPORT = """
 import time
@@ -129,6 +153,10 @@ def _in_a_fresh_process(code: str) -> Callable[[Path], float]:
 
 def _name(operation: str, waiting: int) -> str:
     return f"ledger {operation}, {waiting:,} waiting"
+
+
+def _waiting(how: str, groups: str) -> str:
+    return f"memory store, claim/ack {how}, 1,000,000 waiting{groups}"
 
 
 CELLS = [
@@ -151,9 +179,17 @@ CELLS = [
         "ledger, 1,000,000 waiting",
         "ledger",
         "bytes/message",
-        _in_a_fresh_process(_RESIDENT),
+        _in_a_fresh_process(_ALONE),
         "lower",
         target=100,
+    ),
+    Cell(
+        "ledger, 1,000,000 waiting in 100,000 groups",
+        "ledger",
+        "bytes/message",
+        _in_a_fresh_process(_IN_GROUPS),
+        "lower",
+        target=140,
     ),
     Cell(HEAP, "memory store", "ops/s", _bare_heap, "higher"),
     Cell(
@@ -164,6 +200,21 @@ CELLS = [
         "higher",
         against={HEAP: None},
         target=300_000,
+    ),
+    *(
+        cell
+        for per, how in ((1, "one at a time"), (100, "in batches of 100"))
+        for cell in (
+            Cell(_waiting(how, ""), "memory store", "messages/s", _claim_and_ack(0, per), "higher"),
+            Cell(
+                _waiting(how, " in 100,000 groups"),
+                "memory store",
+                "messages/s",
+                _claim_and_ack(100_000, per),
+                "higher",
+                against={_waiting(how, ""): 1 / 1.5},
+            ),
+        )
     ),
     Cell("import penstock", "start", "s", _in_a_fresh_process(_IMPORT), "lower", target=0.15),
 ]
