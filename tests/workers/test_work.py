@@ -385,7 +385,12 @@ def waited(queue: Queue) -> int:
 
 @QUEUES_THAT_SAY
 def test_the_backoff_of_the_queue_is_that_of_its_workers_unless_they_have_one(store: penstock.Store) -> None:
-    for options, milliseconds in (({}, 30), ({"backoff": 0.007}, 7), ({"backoff": lambda _: 0.008}, 8)):
+    cases: list[tuple[dict[str, Any], int]] = [
+        ({}, 30),
+        ({"backoff": 0.007}, 7),
+        ({"backoff": lambda _: 0.008}, 8),
+    ]
+    for options, milliseconds in cases:
         queue = store.create(f"jobs-{milliseconds}", keep_done=None, backoff=(0.01, 3, 10))
         queue.put(b"x")
         assert work(queue, fail_twice, until_empty=True, **options) == Worked(acked=1, failed=2)
@@ -406,9 +411,9 @@ def test_the_lease_of_the_queue_is_that_of_its_workers_unless_they_have_one(stor
         leases.append((message.lease_until or 0) - (message.claimed_at or 0))
 
     queue = store.create("jobs", lease=77, max_lease=80)
-    for options in ({}, {"lease": 5}, {"lease": 90}):
+    for lease in (None, 5, 90):
         queue.put(b"x")
-        work(queue, handler, until_empty=True, **options)
+        work(queue, handler, until_empty=True, lease=lease)
     assert leases == [77_000, 5_000, 80_000]
 
 
