@@ -3,7 +3,7 @@
 import os
 from typing import TYPE_CHECKING
 
-from penstock.contract.kinds import Options, kind_of
+from penstock.contract.kinds import Options, Sync, kind_of
 from penstock.contract.store import Store
 from penstock.system.clock import Clock
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 def open(  # noqa: A001
     url: str | os.PathLike[str],
     *,
-    sync: str = "always",
+    sync: Sync = "always",
     clock: Clock | None = None,
     dialect: "Dialect" = "doc",
     timeout: float | None = None,
