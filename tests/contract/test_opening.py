@@ -33,6 +33,25 @@ def test_a_journal_store_needs_a_folder_and_a_known_dialect(tmp_path: Path) -> N
         penstock.open(tmp_path, dialect="3.x")  # type: ignore[arg-type]
 
 
+def test_the_url_of_a_journal_store_may_say_its_dialect_and_nothing_else(tmp_path: Path) -> None:
+    for wrong, why in (
+        ("?dialect=3.x", r"dialect='3\.x' is none of doc, 2\.x"),
+        ("?dialect=", "dialect='' is none of"),
+        ("?dialct=2.x", r"there is no option 'dialct', only dialect, as in journal:DIR\?dialect=2\.x"),
+    ):
+        with pytest.raises(penstock.InvalidArgument, match=why):
+            penstock.open(f"journal:{tmp_path}/jobs{wrong}")
+    with pytest.raises(penstock.InvalidArgument, match=r"its dialect is 'doc', and dialect='2\.x': leave one out"):
+        penstock.open(f"journal:{tmp_path}/jobs?dialect=doc", dialect="2.x")
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_question_mark_in_a_plain_path_is_part_of_the_name(tmp_path: Path) -> None:
+    penstock.open(tmp_path / "what?now=1").close()
+    penstock.open(f"journal:{tmp_path}/why?").close()
+    assert {path.name for path in tmp_path.iterdir()} == {"what?now=1", "why?"}
+
+
 def test_an_unknown_kind_of_store_is_named() -> None:
     with pytest.raises(penstock.NotSupported, match="there is no kind of store 'sqs'"):
         penstock.open("sqs:jobs")
