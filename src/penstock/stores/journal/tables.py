@@ -235,15 +235,15 @@ class KestrelPart(NamedTuple):
 
     queue: str
     files: list[SegmentFile]
-    rows: pa.RecordBatch  # of the queue's index; with bodies also the items' places
+    rows: bytes  # of the queue's index, as an Arrow stream; with bodies also the items' places
 
     def read(self, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
         """The rows, with payloads from the files."""
         queues = pa.array([self.queue], pa.string())
-        with ExitStack() as stack:
+        with ExitStack() as stack, pa.ipc.open_stream(self.rows) as stream:
             wanted = BODY.intersection(schema.names)
             files = [stack.enter_context(closing(_open_same(each))) for each in self.files] if wanted else []
-            for part in batches_of(self.rows, bool(wanted)):
+            for part in batches_of(stream.read_next_batch(), bool(wanted)):
                 found: dict[str, pa.Array] = {}
                 if "payload" in wanted:
                     places = zip(*(part[name].to_pylist() for name in ("file", "offset", "size")), strict=True)
@@ -254,6 +254,14 @@ class KestrelPart(NamedTuple):
                 for name in wanted.intersection(("created_at", "received_at")):
                     found[name] = times(part["added"].to_numpy())
                 yield table_of(found, part, queues, schema)
+
+
+def _as_stream(rows: pa.RecordBatch) -> bytes:
+    """Rows for another process. A pickled slice would take along all that it is a slice of."""
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, rows.schema, options=pa.ipc.IpcWriteOptions(compression="lz4")) as stream:
+        stream.write_batch(rows)
+    return bytes(sink.getvalue())
 
 
 def _read(file: File, offset: int, size: int) -> bytes:
@@ -324,7 +332,7 @@ class _Messages:
             columns["offset"] = pa.array([item.offset for item in there], pa.int64())
             columns["added"] = pa.array([item.added for item in there], pa.int64())
             rows = pa.record_batch(columns)
-        return [KestrelPart(queue, view.files, part) for part in parts_of(rows, self._bodies)]
+        return [KestrelPart(queue, view.files, _as_stream(part)) for part in parts_of(rows, self._bodies)]
 
     def _rows(self, queue: str, view: QueueSnapshot) -> pa.RecordBatch:
         rows = rows_of(view.contents.pages(), len(self._queues), self._wanted, self._states)
