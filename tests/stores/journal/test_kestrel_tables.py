@@ -13,6 +13,7 @@ import penstock
 from penstock import NotSupported, PenstockError
 from penstock.contract.kinds import kind_of
 from penstock.contract.message import STATES
+from penstock.stores.journal.backup import backup
 from penstock.stores.journal.format import (
     DIALECTS,
     Add,
@@ -202,6 +203,14 @@ def test_a_follower_of_such_a_folder_is_told_to_open_it_first(tmp_path: Path) ->
     assert follower is not None
     assert follower.ahead(*follower.start("earliest"), 10, 1_000).until == 1
     follower.close()
+
+
+def test_a_backup_of_such_a_folder_is_refused_and_makes_nothing(tmp_path: Path) -> None:
+    folder = make(tmp_path / "spool", q=written(item(b"a")))
+    before = everything_in(tmp_path)
+    with pytest.raises(NotSupported, match=r"entries of another program.*penstock\.open"):
+        backup(folder, tmp_path / "copy")
+    assert everything_in(tmp_path) == before
 
 
 def test_settings_and_streams_of_such_a_folder_are_those_of_new_queues(tmp_path: Path) -> None:

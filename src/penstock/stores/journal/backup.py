@@ -78,7 +78,9 @@ class _Backup:
 
     def run(self, verify: bool) -> list[BackedUp]:
         self._to.check()
-        StoreSnapshot(self._source, self._reading, self._clock.now())  # raises before anything is made
+        store = StoreSnapshot(self._source, self._reading, self._clock.now())
+        for queue in store.settings():
+            store.check_ours(queue)  # raises before anything is made, also in the source
         self._begin()
         try:
             sweep(self._source, self._disk)
