@@ -74,6 +74,7 @@ TABLES = {
         consumer=_TEXT,
         settled_at=_TIME,
         reason=_TEXT,
+        group=_TEXT,
     ),
     "queues": _table(
         name=_TEXT,
@@ -118,6 +119,7 @@ _SETTABLE: dict[str, tuple[type[DataType], ...]] = {
     "queue": (StringType,),
     "headers": (MapType,),
     "priority": _INTEGERS,
+    "group": (StringType,),
     "created_at": (TimestampType,),
     "visible_at": (TimestampType,),
     "expires_at": (TimestampType,),

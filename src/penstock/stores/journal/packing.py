@@ -201,7 +201,8 @@ def write_pack(
 def estimate(snapshot: StateSnapshot) -> int:
     """Bytes that are reserved for a packed file: more than it takes."""
     kept = [page for stream in snapshot.streams.streams.values() for _, page in stream.kept.pages()]
-    rows = sum(sum(page.size) + _ROW * page.live for page in [*[page for _, page in snapshot.pages], *kept])
+    pages = [*[page for _, page in snapshot.pages], *kept]
+    rows = sum(sum(page.size) + _ROW * page.live + _of_groups(page) for page in pages)
     held = sum(len(stream.held.seqs) for stream in snapshot.streams.streams.values() if stream.held is not None)
     return (
         rows
@@ -212,6 +213,11 @@ def estimate(snapshot: StateSnapshot) -> int:
         + len(encode_settings_image(snapshot))
         + 1024
     )
+
+
+def _of_groups(page: Page) -> int:
+    """Bytes that the groups of a page take, at most."""
+    return sum(8 + len(group.encode()) for group in page.groups or () if group is not None)
 
 
 def packed_size(snapshot: StateSnapshot, next_group: int) -> int:

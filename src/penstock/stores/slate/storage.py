@@ -97,9 +97,13 @@ class PutEntries:
         empty = metadata_of_put(0, queue, 0, (b"", {}, 0, 0), 0, 0)
         self._end = encode_metadata(empty)[METADATA.size :]
 
-    def encode(self, seq: int, priority: int, body: Body, visible_at: int, expires_at: int) -> bytes:
-        if priority or body[1] or len(body[0]) > MAX_INLINE:
-            return encode_metadata(metadata_of_put(seq, self._queue, priority, body, visible_at, expires_at))
+    def encode(
+        self, seq: int, priority: int, body: Body, visible_at: int, expires_at: int, group: str | None
+    ) -> bytes:
+        if priority or group is not None or body[1] or len(body[0]) > MAX_INLINE:
+            return encode_metadata(
+                metadata_of_put(seq, self._queue, priority, body, visible_at, expires_at, group)
+            )
         retention = seconds(expires_at - body[3]) if expires_at else 0
         return METADATA.pack(seq, body[2], body[3], visible_at, retention, 1) + self._end
 
@@ -255,20 +259,21 @@ class SlateStorage:
         first, sizes, flags = record.first, list[int](), list[int]()
         seqs = range(first, first + len(bodies))
         encode, payload_of = self._entries.encode, records.encode_payload
-        for seq, body, priority, visible_at, expires_at in zip(
-            seqs, bodies, record.priority, record.visible_at, record.expires_at, strict=True
+        groups = record.groups or repeat(None, len(bodies))
+        for seq, body, priority, visible_at, expires_at, group in zip(
+            seqs, bodies, record.priority, record.visible_at, record.expires_at, groups, strict=True
         ):
+            flags.append(0 if group is None else extensions.GROUPED)
             size = len(body[0])
             sizes.append(size)
             if size > MAX_INLINE:
                 self._objects[seq] = body[0]
                 self.large.add(seq)
                 payload = records.encode_uri(f"objects/{seq}")
-                flags.append(extensions.LARGE)
+                flags[-1] |= extensions.LARGE
             else:
                 payload = payload_of(body[0])
-                flags.append(0)
-            self._put.append((seq, payload, encode(seq, priority, body, visible_at, expires_at)))
+            self._put.append((seq, payload, encode(seq, priority, body, visible_at, expires_at, group)))
         self._bodies.add(seqs, bodies)
         self.followed.stored += sum(sizes)
         self._state.rows.place(first, [0] * len(bodies), sizes, flags)
