@@ -338,7 +338,7 @@ class Checker:
         """Of a group only the first was given, and none while another was in flight."""
         given = Counter(life.group for life in taken.lives if life.group is not None)
         for life in taken.lives:
-            if given[life.group] > 1:
+            if life.group is not None and given[life.group] > 1:
                 raise self._violation(f"was given to {taken.name} with another of its group", life)
             for other in self._members(life.group):
                 if other is life or other.expires[0] <= self._latest:

@@ -21,7 +21,6 @@ import pytest
 import penstock
 from penstock import Draft
 from penstock.contract.message import Entry
-from penstock.contract.settings import Settings
 from penstock.contract.operations import Put
 from penstock.engine import arrow_columns
 from penstock.errors import NotSupported, PenstockError, StoreCorrupt
