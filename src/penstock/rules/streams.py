@@ -164,7 +164,7 @@ class Streams:
         return settled, None if found.held is None else found.held.number
 
     def due(self, stream: str, n: int, run: Run | None = None) -> list[int]:
-        """Up to n messages that a batch would get, in the order of claiming; in a run, those that it has not read."""
+        """Up to n messages that claim() would give, in its order."""
         if run is None:
             return self._with_groups(self._state.peek(n), n)
 

@@ -154,3 +154,20 @@ def test_the_doctor_finds_nothing_wrong_with_groups(life: Life) -> None:
     life.store.close()
     assert examine(f"slate:{life.folder}").sound
     life.open()
+
+
+def test_a_queue_with_groups_is_marked_for_versions_that_know_none_until_it_is_deleted(life: Life) -> None:
+    def marked() -> list[str]:
+        keys = map(records.parse_key, life.rows())
+        return [key.queue for key in keys if key.kind == records.GROUPS]
+
+    life.backend.create("jobs", Settings())
+    put(life.store, "...", "jobs")
+    assert marked() == []
+    put(life.store, ".a", "jobs")
+    assert marked() == ["jobs"]
+    life.store.queue("jobs").purge()
+    put(life.store, "a", "jobs")
+    assert marked() == ["jobs"]
+    life.store.delete("jobs")
+    assert marked() == []

@@ -48,6 +48,7 @@ class Loaded:
     held: dict[str, list[int]] = field(default_factory=dict)  # messages that each stream holds
     followed: Marks | None = None
     held_back: dict[int, Retained] = field(default_factory=dict)  # for followers
+    grouped: bool = False  # whether a message ever had a group
     unmeasured: list[int] = field(default_factory=list)  # messages whose sizes are only in the log
     others: set[int] = field(default_factory=set)  # messages that another program listed under the document's key
     unsorted: set[int] = field(default_factory=set)  # buckets to write, as these messages belong there
@@ -108,7 +109,7 @@ def check_asked(asked: str, found: Collection[str]) -> None:
 def load(database: Database, log: str) -> Contents:
     """Read the queues; Undecodable if there is a record that this version does not know."""
     is_recorded = check_instance(database, log)
-    known = ((1, records.INSTANCE), (records.BATCHES, records.HELD_BACK))
+    known = ((1, records.INSTANCE), (records.BATCHES, records.GROUPS))
     starts = [b"\x00", *[bytes((VERSION, last + 1)) for _, last in known]]
     ends = [*[bytes((VERSION, first)) for first, _ in known], b"\xff"]
     for start, end in zip(starts, ends, strict=True):
@@ -126,6 +127,9 @@ def load(database: Database, log: str) -> Contents:
     _load_batches(database, contents, log)
     _load_recent(database, contents)
     _load_followed(database, contents)
+    for _, _, found in _of_queues(database, contents, records.GROUPS):
+        if found is not None:
+            found.grouped = True
     position = None
     for key, value, found in _of_queues(database, contents, records.POSITION):
         if found is not None:

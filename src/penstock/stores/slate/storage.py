@@ -173,6 +173,8 @@ class SlateStorage:
         self.is_understood = True  # whether the queue's filter is valid
         self._moved = False  # whether there is a new position to write
         self._updated = False  # whether there are new settings to write
+        self.is_grouped = False  # whether the database has a groups record
+        self._became_grouped = False  # whether to write it
         # Called when a held queue may have room: directly, without the lock, or by another thread.
         self.on_room: Callable[[], None] = lambda: None
         self.on_room_soon: Callable[[], None] = lambda: None
@@ -277,6 +279,7 @@ class SlateStorage:
         self._bodies.add(seqs, bodies)
         self.followed.stored += sum(sizes)
         self._state.rows.place(first, [0] * len(bodies), sizes, flags)
+        self._became_grouped |= bool(record.groups) and not self.is_grouped
         for key, seq in record.keys.items():
             self.recent.keys.append((seq, key))
         buckets = range(first >> BUCKET_BITS, (seqs[-1] >> BUCKET_BITS) + 1)
@@ -368,7 +371,8 @@ class SlateStorage:
             yield from records.body_deletions(self._log, seq)
         yield from self.followed.deletions()
         yield from self.recent.deletions()
-        yield records.queue_key(records.POSITION, name), None
+        for kind in (records.POSITION, *([records.GROUPS] if self.is_grouped else [])):
+            yield records.queue_key(kind, name), None
 
     def collect(self, changes: Changes) -> None:
         if self._retired or self._failure is not None:
@@ -403,6 +407,9 @@ class SlateStorage:
             rows.append((records.queue_key(records.CONFIG, name), config))
             rows.append((records.queue_key(records.SETTINGS, name), extensions.encode_settings(settings)))
             self._updated = False
+        if self._became_grouped:
+            rows.append((records.queue_key(records.GROUPS, name), b""))
+            self.is_grouped, self._became_grouped = True, False
         if self._moved:
             row = records.queue_key(records.POSITION, name), extensions.encode_position(self.position, self.held)
             if self.held or self.was_held:
