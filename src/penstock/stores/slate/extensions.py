@@ -22,7 +22,7 @@
     kept       01 17 | queue ID | stream | bucket u64    -> claimed at i64 | Array<Kept> | Array<Reason>
     followed   01 18 | queue ID                          -> since u64 | put u64 | published u64
     held back  01 19 | queue ID | message ID u64         -> bytes, estimated u32 | flags u8, as in sizes
-    groups     01 1A | queue ID                          -> nothing: a message of the queue has, or had, a group. So
+    groups     01 1A | queue ID                          -> nothing: a message of the queue has, or had, a group;
                                                             versions that know no groups refuse the database
 
     Size               message ID u64 | bytes of the payload u32 | flags u8: 1 = published, 2 = the payload is an
