@@ -10,7 +10,7 @@ from penstock import Draft, SimulatedClock, Store
 from penstock.contract.message import Entry
 from penstock.contract.operations import Ack, Claim, Messages, Publish, Put
 from penstock.contract.settings import Settings
-from penstock.stores.slate import extensions, recovery
+from penstock.stores.slate import bodies, extensions, recovery
 from penstock.stores.slate import format as records
 from penstock.stores.slate.doctor import examine
 from penstock.stores.slate.extensions import GROUPED, LARGE
@@ -61,7 +61,7 @@ def test_a_message_with_the_most_headers_may_have_a_group(life: Life) -> None:
 
 def test_only_messages_with_a_group_are_looked_up_in_the_log(life: Life, monkeypatch: pytest.MonkeyPatch) -> None:
     looked_up: list[int] = []
-    real = recovery.numbered_rows
+    real = bodies.numbered_rows
 
     def numbered_rows(database: object, prefix: bytes, seqs: list[int], near: int) -> object:
         looked_up.extend(seqs)
