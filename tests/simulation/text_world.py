@@ -14,6 +14,8 @@ from tests.simulation.world import FOLDER, UNSETTLED, Promise, Script, World
 class TextWorld(World):
     """The same machine and the same promises, kept in text files."""
 
+    grouped = False
+
     def _open(self) -> None:
         self.backend = open_text(f"text:{FOLDER}", clock=self.clock, disk=self.disk, threads=self.scheduler)
         self._store = Store(FOLDER, self.backend)

@@ -28,6 +28,7 @@ MESSAGES = pa.schema(
         "consumer": pa.string(),
         "settled_at": TIME,
         "reason": pa.string(),
+        "group": pa.string(),
     }
 )
 _ROWS, _BYTES = 10_000, 12 << 20  # of a batch

@@ -111,6 +111,12 @@ class Plain(Sequence[Entry]):
         return Plain(self.payloads[at]) if isinstance(at, slice) else Entry(self.payloads[at])
 
 
+def groups_of(entries: Sequence[Entry]) -> Sequence[str | None]:
+    """The group of each entry, or None; empty if no entry has one."""
+    groups = [] if isinstance(entries, Plain) else [entry.group for entry in entries]
+    return groups if any(groups) else ()
+
+
 @dataclass(slots=True)
 class Message:
     """A message at the time it was read. Times are milliseconds since the epoch; None = does not apply."""

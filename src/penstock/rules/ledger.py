@@ -8,7 +8,7 @@ from array import array
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple, TypeAlias
 
-from penstock.contract.message import Entry, Plain
+from penstock.contract.message import Entry, Plain, groups_of
 from penstock.contract.settings import HIGHEST_PRIORITY, LOWEST_PRIORITY, MAX_COUNT, Settings
 from penstock.errors import InvalidPriority, PayloadTooLarge, QueueFull
 from penstock.rules.records import (
@@ -94,8 +94,7 @@ class Ledger:
         usual = self.settings.retention
         kept_for = (usual if entry.retention is None else entry.retention for entry in new)
         expires = [now + at_least_one(seconds) if seconds else 0 for seconds in kept_for]
-        groups = [entry.group for entry in new]
-        record = Put(now, self.state.next_seq, priority, visible, expires, keys, groups if any(groups) else ())
+        record = Put(now, self.state.next_seq, priority, visible, expires, keys, groups_of(new))
         self.state.put(record)
         return Admission(seqs, new, record)
 

@@ -101,6 +101,7 @@ _SETTABLE: dict[str, tuple[type[DataType], ...]] = {
     "queue": (StringType,),
     "headers": (MapType,),
     "priority": _INTEGERS,
+    "group": (StringType,),
     "created_at": (TimestampType,),
     "visible_at": (TimestampType,),
     "expires_at": (TimestampType,),

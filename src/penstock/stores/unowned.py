@@ -242,7 +242,8 @@ def _entries(disk: Disk, path: str, now: int) -> Iterator[Entry]:
             past["history"] = past["history"] or ()
             times = {"visible_at": visible_at, "expires_at": expires_at}
             past |= {name: column[at] for name, column in times.items() if column}
-            yield Moved(entry.payload, entry.priority, entry.headers, created_at=entry.created_at, **past)
+            past |= {"created_at": entry.created_at, "group": entry.group}
+            yield Moved(entry.payload, entry.priority, entry.headers, **past)
             continue
         delay = max((visible_at[at] or 0) - now, 0) / 1000 if visible_at else 0
         if expires_at and expires_at[at] is not None:

@@ -330,6 +330,7 @@ from penstock.stores.journal.loads import Load, make_folder
 from penstock.stores.journal.staging import Part, folder_of, new_name
 from penstock.stores.journal.store import open_journal
 from penstock.contract.message import Entry
+from penstock.contract.settings import Settings
 from penstock.contract.store import Store
 
 folder, log, seed = sys.argv[1:]
@@ -379,7 +380,7 @@ def load(dice, first):
         for file in range(count):
             part = Part(SystemDisk(), folder_of(folder, load), load, str(file))
             entries = [Entry((name + "." * 9000).encode()) for name in names[file * 4 : file * 4 + 4]]
-            part.add_entries(queue.name, entries, 0, int(time.time() * 1000))
+            part.add_entries(queue.name, entries, Settings(), int(time.time() * 1000))
             part.close()
             pieces += part.pieces
         say("putting", queue.name, names)

@@ -204,7 +204,8 @@ def write_pack(
 def estimate(snapshot: StateSnapshot) -> int:
     """Bytes that are reserved for a packed file: more than it takes."""
     kept = [page for stream in snapshot.streams.streams.values() for _, page in stream.kept.pages()]
-    rows = sum(sum(page.size) + _ROW * page.live for page in [*[page for _, page in snapshot.pages], *kept])
+    pages = [*[page for _, page in snapshot.pages], *kept]
+    rows = sum(sum(page.size) + _ROW * page.live + _of_groups(page) for page in pages)
     held = sum(len(stream.held.seqs) for stream in snapshot.streams.streams.values() if stream.held is not None)
     return (
         rows
@@ -214,13 +215,13 @@ def estimate(snapshot: StateSnapshot) -> int:
         + 300 * len(snapshot.keys)
         + len(encode_settings_image(snapshot))
         + len(encode_taken_images(snapshot))
-        + sum(_group_bytes(page) for page in [*[page for _, page in snapshot.pages], *kept])
         + 1024
     )
 
 
-def _group_bytes(page: Page) -> int:
-    return sum(8 + len(name.encode()) for name in page.groups or () if name is not None)
+def _of_groups(page: Page) -> int:
+    """Bytes that the groups of a page take, at most."""
+    return sum(8 + len(group.encode()) for group in page.groups or () if group is not None)
 
 
 def packed_size(snapshot: StateSnapshot, next_group: int) -> int:

@@ -58,6 +58,7 @@ _DECODERS: dict[int, tuple[str, Callable[[bytes], Any]]] = {  # by type of recor
     records.KEPT: ("kept", extensions.decode_kept),
     records.FOLLOWED: ("followed", extensions.decode_marks),
     records.HELD_BACK: ("held back", extensions.decode_retained),
+    records.GROUPS: ("groups", bytes),
     records.LOG: ("log entry", records.decode_metadata),
     records.SEQ_BLOCK: ("SeqBlock", records.decode_seq_block),
 }
