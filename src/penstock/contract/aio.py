@@ -28,6 +28,7 @@ from penstock.contract.operations import (
     Fail,
     Lookup,
     Messages,
+    OneMessage,
     Peek,
     Pop,
     Publish,
@@ -284,6 +285,11 @@ class Queue:
     def messages(self, state: str | None = None) -> AsyncIterator[Message]:
         """All messages in a state (None: in any), in the order in which they were put, left where they are."""
         return _all_ours(self._backend.listed(Messages(self.name, limit=PAGE, state=checked_state(state))))
+
+    async def message(self, id: str) -> Message | None:  # noqa: A002 - the contract's word
+        """A message in any state, left where it is; None if the queue has no such message."""
+        found = await self._backend.run(OneMessage(self.name, checked_ids([id])[0]))
+        return None if found is None else _ours(found)
 
     async def attempts(self, id: str) -> list[Attempt]:  # noqa: A002 - the contract's word
         """The attempts at a message, oldest first: who claimed it, from when to when, and how it ended."""

@@ -503,6 +503,23 @@ class Messages(Operation[Iterator[Message]]):
 
 
 @operation(
+    f"GET {_Q}/messages/{{id}}",
+    "message",
+    name="get_message",
+    role=READ,
+    said="look at the message",
+    errors=READS,
+    answer=replace(MESSAGES, description="A batch with the message; empty if there is no such message."),
+    pick=lambda messages: next(iter(messages), None),
+)
+class OneMessage(Operation[Message | None]):
+    """Look at a message, in any state."""
+
+    queue: QueueName
+    id: MessageId
+
+
+@operation(
     f"GET {_Q}/parts",
     "parts",
     role=READ,
@@ -599,6 +616,6 @@ class Publish(Operation[str]):
 # With a route of their own, in the order of the OpenAPI document
 QUEUES = (Queues, Create, Show, Update, Delete)
 OF_MESSAGES = (
-    Put, Claim, Pop, Ack, Fail, Release, Extend, Remove, Redrive, Purge, Peek, Messages, Parts, AllAttempts,
-    Attempts, Publish,
+    Put, Claim, Pop, Ack, Fail, Release, Extend, Remove, Redrive, Purge, Peek, Messages, OneMessage, Parts,
+    AllAttempts, Attempts, Publish,
 )  # fmt: skip

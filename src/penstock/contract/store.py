@@ -28,6 +28,7 @@ from penstock.contract.operations import (
     Fail,
     Lookup,
     Messages,
+    OneMessage,
     Peek,
     Pop,
     Publish,
@@ -285,6 +286,10 @@ class Queue:
         checked_state(state)
         self._store.run(Lookup(self.name))  # an error now, not at the first next()
         return self._store.run(Messages(self.name, limit=PAGE, state=state))
+
+    def message(self, id: str) -> Message | None:  # noqa: A002 - the contract's word
+        """A message in any state, left where it is; None if the queue has no such message."""
+        return self._store.run(OneMessage(self.name, checked_ids([id])[0]))
 
     def attempts(self, id: str) -> list[Attempt]:  # noqa: A002 - the contract's word
         """The attempts at a message, oldest first: who claimed it, from when to when, and how it ended."""

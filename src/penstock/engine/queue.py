@@ -457,6 +457,9 @@ class LiveQueue:
         for seqs in self._chunks(state, operation.after, operation.until):
             yield from self._messages(seqs, state, bodies)
 
+    def _look_at_message(self, operation: operations.OneMessage) -> Message | None:
+        return next(self._messages(parse_ids([operation.id]), None), None)
+
     def _list_attempts(self, operation: operations.AllAttempts) -> AttemptPage:
         def look(seqs: Sequence[int]) -> list[tuple[str, list[Attempt]]]:
             return self.run(lambda now: [(str(seq), self._state.attempts(seq)) for seq in seqs])[0]
@@ -521,5 +524,6 @@ LOOKS: dict[type[Operation[Any]], Callable[[LiveQueue, Any], Any]] = {
     operations.Parts: LiveQueue._look_for_parts,
     operations.Peek: LiveQueue._peek,
     operations.Messages: LiveQueue._list_messages,
+    operations.OneMessage: LiveQueue._look_at_message,
     operations.AllAttempts: LiveQueue._list_attempts,
 }
