@@ -13,10 +13,11 @@ from penstock.cli import queues, serve, upkeep
 from penstock.cli import tokens, work
 
 # isort: split
-from penstock.cli import files, jobs, streams
+from penstock.cli import dumping, files, jobs, streams
 
 __all__ = [
-    "cli", "files", "jobs", "main", "messages", "queues", "serve", "single", "streams", "tokens", "upkeep", "work",
+    "cli", "dumping", "files", "jobs", "main", "messages", "queues", "serve", "single", "streams", "tokens",
+    "upkeep", "work",
 ]  # fmt: skip
 
 

@@ -10,6 +10,14 @@ def when(time: int) -> str:
     return f"{datetime.fromtimestamp(time / 1000, UTC):%Y-%m-%d %H:%M:%S} UTC"
 
 
+def exactly(time: int) -> str:
+    """A time to the millisecond; as it is, if no calendar has it."""
+    try:
+        return f"{datetime.fromtimestamp(time / 1000, UTC):%Y-%m-%dT%H:%M:%S}.{time % 1000:03}Z"
+    except (ValueError, OverflowError, OSError):
+        return str(time)
+
+
 def duration(seconds: float) -> str:
     """A duration in its largest unit: 12 s, 3 m, 5 h, 2 d."""
     for size, unit in _UNITS:

@@ -505,7 +505,7 @@ class Messages(Operation[Iterator[Message]]):
 @operation(
     f"GET {_Q}/messages/{{id}}",
     "message",
-    name="get_message",
+    name="show_message",
     role=READ,
     said="look at the message",
     errors=READS,

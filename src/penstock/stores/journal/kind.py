@@ -1,10 +1,11 @@
 """The store kind `journal:DIR`: how to open, read, pack, examine and back up a journal store."""
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import asdict
 from typing import Any
 
+from penstock.contract.dumps import Piece
 from penstock.contract.examination import Examination
 from penstock.contract.kinds import Copy, Kind, Options, folder_has, names_in, split
 from penstock.contract.tables import Packer, Tables
@@ -71,6 +72,11 @@ class JournalKind(Kind):
         from penstock.stores.journal.doctor import examine
 
         return examine(split(url)[1])
+
+    def dump(self, url: str, dialect: Any) -> Iterator[Piece]:
+        from penstock.stores.journal.dumping import dump
+
+        return dump(split(url)[1], dialect)
 
     def backup(self, url: str, dest: str, verify: bool, progress: Callable[[int, int], object] | None) -> Copy:
         from penstock.stores.journal.backup import backup
