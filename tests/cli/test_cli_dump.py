@@ -124,7 +124,8 @@ def test_a_store_can_be_dumped_while_it_is_open_and_is_not_changed(journal: Path
 
 
 def test_a_journal_of_another_program_is_shown_by_the_document(tmp_path: Path) -> None:
-    entries: list[Entry] = [Add(5, b"old"), AddX(7, 0, b"new"), Remove(), RemoveTentative(), SaveXid(3), ConfirmRemove(1)]
+    added: list[Entry] = [Add(5, b"old"), AddX(7, 0, b"new")]
+    entries = [*added, Remove(), RemoveTentative(), SaveXid(3), ConfirmRemove(1)]
     (file := tmp_path / "cars").write_bytes(b"".join(map(encode, entries)))
     pieces = lines(file)
     assert [piece["entry"] for piece in pieces] == [

@@ -19,6 +19,7 @@ from penstock.contract.message import Draft, Payload
 from penstock.contract.operations import (
     PAGE,
     Ack,
+    AllFigures,
     Attempts,
     Claim,
     Counts,
@@ -50,6 +51,7 @@ if TYPE_CHECKING:
 
     from penstock.contract.backend import AsyncBackend
     from penstock.contract.message import Attempt
+    from penstock.contract.operations import Figures
     from penstock.contract.settings import Changes, QueueInfo
 
 _parents: list[AsyncBackend] = []
@@ -139,6 +141,10 @@ class Store:
     async def queues(self) -> list[QueueInfo]:
         """Every queue with its settings and its counts by state, by name."""
         return await self._backend.run(Queues())
+
+    async def figures(self) -> list[Figures]:
+        """Every queue's figures for monitoring, by name: counts, the longest wait, counters of what happened."""
+        return await self._backend.run(AllFigures())
 
     async def publish(
         self,

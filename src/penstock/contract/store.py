@@ -19,6 +19,7 @@ from penstock.contract.message import Draft, Entry, Message, Payload
 from penstock.contract.operations import (
     PAGE,
     Ack,
+    AllFigures,
     Attempts,
     Claim,
     Counts,
@@ -50,6 +51,7 @@ if TYPE_CHECKING:
     from penstock.contract.backend import Backend
     from penstock.contract.message import Attempt
     from penstock.contract.operation import Operation, Runner
+    from penstock.contract.operations import Figures
     from penstock.contract.settings import Changes
 
 Result = TypeVar("Result")
@@ -113,6 +115,10 @@ class Store:
     def queues(self) -> list[QueueInfo]:
         """Every queue with its settings and its counts by state, by name."""
         return self.run(Queues())
+
+    def figures(self) -> list[Figures]:
+        """Every queue's figures for monitoring, by name: counts, the longest wait, counters of what happened."""
+        return self.run(AllFigures())
 
     def publish(
         self,
