@@ -7,7 +7,7 @@ from penstock.cli.app import cli
 from penstock.cli import single  # in the order of the list of commands
 
 # isort: split
-from penstock.cli import queues, serve, upkeep
+from penstock.cli import queues, serve, tail, top, upkeep
 
 # isort: split
 from penstock.cli import tokens, work
@@ -16,8 +16,8 @@ from penstock.cli import tokens, work
 from penstock.cli import dumping, files, jobs, streams
 
 __all__ = [
-    "cli", "dumping", "files", "jobs", "main", "messages", "queues", "serve", "single", "streams", "tokens",
-    "upkeep", "work",
+    "cli", "dumping", "files", "jobs", "main", "messages", "queues", "serve", "single", "streams", "tail",
+    "tokens", "top", "upkeep", "work",
 ]  # fmt: skip
 
 
