@@ -13,11 +13,11 @@ from penstock.cli import queues, serve, tail, top, upkeep
 from penstock.cli import tokens, work
 
 # isort: split
-from penstock.cli import dumping, files, jobs, streams
+from penstock.cli import dumping, files, jobs, streams, transfer
 
 __all__ = [
     "cli", "dumping", "files", "jobs", "main", "messages", "queues", "serve", "single", "streams", "tail",
-    "tokens", "top", "upkeep", "work",
+    "tokens", "top", "transfer", "upkeep", "work",
 ]  # fmt: skip
 
 
