@@ -135,6 +135,16 @@ def test_a_journal_of_another_program_is_shown_by_the_document(tmp_path: Path) -
     assert (pieces[4]["xid"], pieces[5]["xid"]) == (3, 1)
 
 
+def test_a_large_journal_of_another_program_is_read_to_its_end(tmp_path: Path) -> None:
+    entries = [AddX(number, 0, b"x" * (number % 300)) for number in range(30_000)]
+    entries[77] = AddX(77, 0, b"large" * 1_000_000)
+    (file := tmp_path / "cars").write_bytes(b"".join(map(encode, entries)) + b"\x01" * 30_000)
+    *added, removed = dumping.dump(str(file))
+    assert [piece.fields["added"] for piece in added] == list(range(30_000))
+    assert added[77].fields["data"] == b"large" * 1_000_000
+    assert removed.fields["count"] == 30_000
+
+
 def test_opcode_8_is_read_in_the_dialect_that_is_given(tmp_path: Path) -> None:
     (file := tmp_path / "cars").write_bytes(encode(Continue(7, 1, 0, b"next")))
     [piece] = lines(file, "--dialect", "2.x")

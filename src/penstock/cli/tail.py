@@ -120,10 +120,10 @@ def tail(ctx: click.Context, queue: str, n: int, no_follow: bool, interval: floa
     A line has the message's id, age, priority and headers, and the beginning of its payload; with --json, all of
     the message as an object.
 
-    Journal and slate stores, and servers of them, keep what has entered until it is read here, so that no message
-    is missed, however soon it is consumed. Other stores are listed at each look: a message that is put and
-    consumed between two looks is not seen. If a server goes away, this is said, and the tail goes on when it is
-    back.
+    Journal and slate stores, and servers of them, keep what has entered until it is read here, up to 1 GiB, so
+    that no message is missed, however soon it is consumed. Other stores are listed at each look: a message that is
+    put and consumed between two looks is not seen. If a server goes away, this is said, and the tail goes on when
+    it is back.
 
     With --no-follow it exits with 3 if QUEUE has no message.
     """

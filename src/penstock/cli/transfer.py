@@ -70,7 +70,9 @@ def export_messages(ctx: click.Context, queue: str, file: str | None, state: str
     store = open_store(ctx)
     name = store.queue(queue).name
     listed: Iterator[Message] = store.run(Messages(name, limit=PAGE, state=state))
-    lines = output.counted(_grouped(map(_as_line, listed)), f"exporting {name}")
+    lines = _grouped(map(_as_line, listed))
+    if not (file in (None, "-") and sys.stdout.isatty()):  # else the bar would be among the lines
+        lines = output.counted(lines, f"exporting {name}")
     if file in (None, "-"):
         for some in lines:
             click.echo(b"".join(some), nl=False)

@@ -44,7 +44,8 @@ from penstock.stores.journal.records import (
 from penstock.system.files import File
 
 _CHUNK = 1 << 20
-_REMOVES = re.compile(rb"\x01+")
+_SMALL = 4_096
+_REMOVE = b"\x01"
 _ITEMS = (Add, AddX, AddXid, Continue)
 _NAMES = {"AddX": "ADDX"}  # other names of opcodes follow from their classes
 
@@ -59,50 +60,74 @@ def dump(path: str, dialect: Dialect = "doc") -> Iterator[Piece]:
         yield from _pieces(file, dialect)
 
 
+class _Buffer:
+    """A part of a file in memory, for entries that are mostly small."""
+
+    def __init__(self, file: File, size: int) -> None:
+        self._file, self._size = file, size
+        self._data, self._base = b"", 0
+
+    def at(self, offset: int, least: int) -> tuple[bytes, int]:
+        """Bytes, and where in them that offset is: at least so many follow, or all to the end of the file."""
+        end = self._base + len(self._data)
+        if offset < self._base or (end < self._size and offset + least > end):
+            self._data, self._base = self._file.read(offset, max(least, _CHUNK)), offset
+        return self._data, offset - self._base
+
+    def is_at_end(self) -> bool:
+        """Whether no bytes follow."""
+        return self._base + len(self._data) >= self._size
+
+
 def _pieces(file: File, dialect: Dialect = "doc") -> Iterator[Piece]:
-    """Every piece of a journal file, in the order of the file."""
     size, offset = file.size(), 0
-    window = Window(file, size)
+    window, buffer = Window(file, size), _Buffer(file, size)
     while offset < size:
+        data, at = buffer.at(offset, groups.HEAD_SIZE)
+        head = groups.head(data, at)
+        if head is None:
+            piece, offset = _foreign(file, size, buffer, offset, dialect)
+            yield piece
+            continue
         group = window.group(offset)
         if group is not None:
-            data = bytes(window.data[offset - window.base : offset - window.base + group.length])
-            yield from _group(group, data, offset)
+            whole = bytes(window.data[offset - window.base : offset - window.base + group.length])
+            yield from _group(group, whole, offset)
             offset += group.length
-        elif (head := groups.head(file.read(offset, groups.HEAD_SIZE), 0)) is not None:
-            left = size - offset
-            why = f"group {head.number} is cut off: it has {head.length:,} bytes, of which {left:,} are there"
-            if head.length <= left:
-                why = f"the checksum of group {head.number} is wrong"
-            # A group inside of a payload is no group of this file.
-            sound = groups.is_sound(file.read(offset, groups.HEAD_SIZE), 0) and head.length <= left
-            end = _next_group(file, size, offset + (head.length if sound else 1))
-            yield damaged(offset, why, end - offset)
-            offset = end
-        else:
-            piece, end = _foreign(file, size, offset, dialect)
-            yield piece
-            offset = end
+            continue
+        left = size - offset
+        why = f"group {head.number} is cut off: it has {head.length:,} bytes, of which {left:,} are there"
+        if head.length <= left:
+            why = f"the checksum of group {head.number} is wrong"
+        # A group inside of a payload is no group of this file.
+        skipped = head.length if head.length <= left and groups.is_sound(data, at) else 1
+        end = _next_group(file, size, offset + skipped)
+        yield damaged(offset, why, end - offset)
+        offset = end
 
 
-def _foreign(file: File, size: int, offset: int, dialect: Dialect) -> tuple[Piece, int]:
+def _foreign(file: File, size: int, buffer: _Buffer, offset: int, dialect: Dialect) -> tuple[Piece, int]:
     """An entry of another program, a run of REMOVE, or damage; and where the next piece begins."""
-    data, chunk = file.read(offset, _CHUNK), _CHUNK
-    if (run := _REMOVES.match(data)) is not None and run.end() > 1:
-        return Piece("REMOVE", {"count": run.end(), "size": run.end()}, offset), offset + run.end()
+    least = _SMALL
+    data, at = buffer.at(offset, least)
+    if data[at : at + 2] == _REMOVE * 2:
+        data, at = buffer.at(offset, _CHUNK)
+        run = len(data) - at - len(data[at:].lstrip(_REMOVE))
+        return Piece("REMOVE", {"count": run, "size": run}, offset), offset + run
     while True:
         try:
-            entry, length = decode(data, 0, dialect)
+            entry, end = decode(data, at, dialect)
             if isinstance(entry, AddX) and entry.data[: len(MAGIC)] == MAGIC:
                 end = _next_group(file, size, offset + 1)
                 return damaged(offset, "a control item outside of a whole group", end - offset), end
-            return _entry(entry, offset, length), offset + length
+            return _entry(entry, offset, end - at), offset + end - at
         except Broken as broken:
-            if offset + len(data) >= size or not str(broken).startswith("entry cut off"):
+            why = str(broken).partition(" at offset ")[0]
+            if buffer.is_at_end() or not why.startswith("entry cut off"):
                 end = _next_group(file, size, offset + 1)
-                return damaged(offset, str(broken).removesuffix(" at offset 0"), end - offset), end
-            chunk *= 8
-            data = file.read(offset, chunk)
+                return damaged(offset, why, end - offset), end
+            least *= 8
+            data, at = buffer.at(offset, least)
 
 
 def _next_group(file: File, size: int, start: int) -> int:
