@@ -42,7 +42,7 @@ Examples:
 @json_option
 @click.pass_context
 def dump(ctx: click.Context, file: str, dialect: str, as_json: bool) -> None:
-    """Show what is in FILE, entry by entry, as it is on disk.
+    """Show the entries of a store's FILE.
 
     \b
     a journal file   each entry with its offset in bytes, opcode, xid and size; commit groups, and

@@ -66,11 +66,11 @@ Examples:
 @json_option
 @click.pass_context
 def message(ctx: click.Context, queue: str, id_: str, bare: bool, as_json: bool) -> None:
-    """Show one message of QUEUE, in any state: its fields, its attempts and its payload.
+    """Show one message of QUEUE with its attempts.
 
-    The payload is shown as JSON with a line per member, as text, or in hexadecimal. The message is not claimed.
-    Exits with 3 if there is no message of this ID: it was never there, is done and no longer listed (keep_done),
-    has expired, or was removed.
+    The message is shown in any state, and not claimed: its fields, its attempts, and its payload as JSON with a
+    line per member, as text, or in hexadecimal. Exits with 3 if there is no message of this ID: it was never
+    there, is done and no longer listed (keep_done), has expired, or was removed.
     """
     if bare and as_json:
         raise click.UsageError("--payload writes bare bytes and --json wraps them; leave one of them out")

@@ -115,10 +115,10 @@ Examples:
 @json_option
 @click.pass_context
 def tail(ctx: click.Context, queue: str, n: int, no_follow: bool, interval: float, as_json: bool) -> None:
-    """Print what enters QUEUE, a line for each message, until Ctrl-C. Nothing is claimed.
+    """Print what enters QUEUE, until Ctrl-C.
 
-    A line has the message's id, age, priority and headers, and the beginning of its payload; with --json, all of
-    the message as an object.
+    Nothing is claimed. Each message is a line. It has the message's id, age, priority and headers, and the
+    beginning of its payload; with --json, all of the message as an object.
 
     Journal and slate stores, and servers of them, keep what has entered until it is read here, up to 1 GiB, so
     that no message is missed, however soon it is consumed. Other stores are listed at each look: a message that is

@@ -146,7 +146,9 @@ Examples:
 @json_option
 @click.pass_context
 def top(ctx: click.Context, interval: float, sort: str, once: bool, as_json: bool) -> None:
-    """Watch the queues: messages by state, rates, and the longest wait, until q or Ctrl-C.
+    """Watch all queues, until q or Ctrl-C.
+
+    Shows messages by state, rates, and the longest wait, and refreshes them.
 
     \b
     in      messages a second that were put since the last refresh

@@ -1,14 +1,13 @@
 """The commands export and import: the messages of a queue as JSON lines."""
 
 import base64
-import hashlib
 import json
 import os
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
-from typing import Any, BinaryIO, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple, TypeVar
 
 import click
 
@@ -18,14 +17,14 @@ from penstock.cli.app import Failure, cli, json_option, open_store, queue_argume
 from penstock.cli.messages import check_stdin
 from penstock.contract.arguments import check_known
 from penstock.contract.kinds import kind_of
-from penstock.contract.loads import Loads, Outcome, Sent
 from penstock.contract.message import LATEST, MESSAGE_FIELDS, STATES, Entry, Message
 from penstock.contract.operations import PAGE, Messages, Put
 from penstock.contract.settings import FIVE_MINUTES, MAX_COUNT, whole
 from penstock.errors import InvalidArgument, NotSupported, PenstockError
 from penstock.system.clock import SystemClock, at_least_one
-from penstock.system.files import SystemDisk, replace_file
-from penstock.wire import frames, jsons
+
+if TYPE_CHECKING:
+    from penstock.contract.loads import Loads
 
 _BATCH = 1_000  # messages
 _BYTES = 8 << 20  # of lines in a batch
@@ -55,11 +54,11 @@ Examples:
 @json_option
 @click.pass_context
 def export_messages(ctx: click.Context, queue: str, file: str | None, state: str | None, as_json: bool) -> None:
-    """Write the messages of QUEUE as JSON lines into FILE, or to stdout.
+    """Write the messages of QUEUE as JSON lines.
 
-    A line is a message: payload (payload_base64 if it is no text), headers, priority, created_at, received_at,
-    visible_at, expires_at, state, attempts and what else applies; times are milliseconds since the epoch. Of
-    earlier attempts only the last is told: `convert` copies all of them.
+    They go into FILE, or to stdout. A line is a message: payload (payload_base64 if it is no text), headers,
+    priority, created_at, received_at, visible_at, expires_at, state, attempts and what else applies; times are
+    milliseconds since the epoch. Of earlier attempts only the last is told: `convert` copies all of them.
 
     The messages stay where they are. They are read page by page, in constant memory. What changes meanwhile may be
     in the file or not: stop producers and consumers first if it must be exact. FILE must not exist. It is written
@@ -92,6 +91,8 @@ def _as_line(message: Message) -> bytes:
 
 def _write(path: str, lines: Iterable[list[bytes]]) -> int:
     """Write a new file, which is there only as a whole; the number of lines."""
+    from penstock.system.files import SystemDisk  # late, as hashlib below: every command imports this module
+
     disk, partial, count = SystemDisk(), f"{path}.partial", 0
     if disk.exists(path):
         raise click.UsageError(f"{path!r} exists: give another name, or remove it")
@@ -146,10 +147,11 @@ Examples:
 def import_messages(
     ctx: click.Context, file: str, queue: str, name: str | None, skip: int | None, as_json: bool
 ) -> None:
-    """Put the messages of FILE, JSON lines as `export` writes them, into QUEUE.
+    """Put messages from JSON lines into QUEUE.
 
-    A line needs a payload, or a payload_base64, and can have what export writes, or delay and retention in seconds
-    in place of visible_at and expires_at. Messages get new ids. Those in flight arrive as available.
+    FILE has lines as `export` writes them. A line needs a payload, or a payload_base64, and can have what export
+    writes, or delay and retention in seconds in place of visible_at and expires_at. Messages get new ids. Those in
+    flight arrive as available.
 
     \b
     Into a journal or slate store, or a server of one, all lines are imported at once or none:
@@ -166,6 +168,8 @@ def import_messages(
       imported FILE.progress stays, and the same command does nothing; remove both files together.
       Done, failed and expired messages are left out, and counted.
     """
+    from penstock.contract.loads import Loads  # here, as other commands need no loads
+
     store = open_store(ctx)
     target = store.queue(queue).name
     loads = Loads(store.run)
@@ -226,6 +230,8 @@ def _batches(source: Iterable[bytes], skip: int, queue: str) -> Iterator[list[Li
 
 
 def _line(number: int, line: bytes, now: int) -> Line:
+    from penstock.wire import jsons
+
     try:
         said = jsons.loads_object(line)
         check_known(said, _KNOWN, "a message")
@@ -257,8 +263,10 @@ class _Hashed:
     """Lines that are hashed while they are read: the hash is the name of the import."""
 
     def __init__(self, source: Iterable[bytes]) -> None:
+        from hashlib import sha256
+
         self._source = source
-        self.hash = hashlib.sha256()
+        self.hash = sha256()
 
     def __iter__(self) -> Iterator[bytes]:
         for line in self._source:
@@ -266,8 +274,10 @@ class _Hashed:
             yield line
 
 
-def _load(loads: Loads, load: str, queue: str, source: Iterable[bytes], name: str | None, skip: int) -> Imported:
+def _load(loads: "Loads", load: str, queue: str, source: Iterable[bytes], name: str | None, skip: int) -> Imported:
     """Import lines as one load, which is committed once under the hash of queue and lines."""
+    from penstock.contract.loads import Sent
+
     hashed, sent = _Hashed(source), dict.fromkeys(("done", "others", "new"), 0)
     try:
         for batch in _batches(hashed, skip, queue):
@@ -279,7 +289,7 @@ def _load(loads: Loads, load: str, queue: str, source: Iterable[bytes], name: st
                     sent[part] += 1
         run = f"import-{_identity(queue, hashed.hash.hexdigest(), skip, name)}"
         parts = [Sent(part, count) for part, count in sent.items() if count]
-        outcome: Outcome = loads.commit(load, parts, run)
+        outcome = loads.commit(load, parts, run)
     except BaseException:
         with suppress(PenstockError):  # the store drops it by itself in a day
             loads.abort(load)
@@ -296,6 +306,8 @@ def _part(line: Line) -> str:
 
 def _frame(lines: Sequence[Line]) -> bytes:
     """A batch of a load, with the columns that some line needs."""
+    from penstock.wire import frames
+
     entries = [line.entry for line in lines]
     columns: dict[str, list[Any]] = {
         "priority": [entry.priority for entry in entries],
@@ -324,7 +336,9 @@ def _named(lines: Sequence[Line], what: str) -> Iterator[None]:
 
 
 def _identity(*parts: object) -> str:
-    return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
+    from hashlib import sha256
+
+    return sha256(json.dumps(parts).encode()).hexdigest()
 
 
 # Into a store that has none, in batches
@@ -341,13 +355,15 @@ class Progress:
 
     def __init__(self, path: str, identity: str, anew: bool) -> None:
         """`anew`: what an earlier import has left does not matter."""
+        from penstock.system.files import SystemDisk
+
         self._path = path
         self._disk = SystemDisk()
         self.found: dict[str, Any] = {"import": identity, "done": 0, "putting": None, "complete": False}
         if anew or not self._disk.exists(path):
             return
         with self._disk.open(path) as file:
-            found = jsons.loads_object(file.read(0, file.size()))
+            found = json.loads(file.read(0, file.size()))
         if found.get("import") != identity:
             raise PenstockError(
                 f"{path!r} is the progress of another import: the file has changed since, or went into another "
@@ -357,6 +373,8 @@ class Progress:
 
     def write(self, **changes: Any) -> None:
         """Record changes, durably."""
+        from penstock.system.files import replace_file
+
         self.found |= changes
         replace_file(self._disk, self._path, json.dumps(self.found).encode() + b"\n")
 

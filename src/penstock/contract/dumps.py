@@ -4,10 +4,12 @@ import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from penstock.errors import InvalidArgument, PenstockError
-from penstock.system.files import File, ReadingDisk, unavailable
+
+if TYPE_CHECKING:
+    from penstock.system.files import File
 
 _SHOWN = 3  # names of files in an error
 
@@ -37,8 +39,10 @@ def damaged(offset: int | None, reason: str, size: int | None = None, depth: int
 
 
 @contextmanager
-def reading(path: str) -> Iterator[File]:
+def reading(path: str) -> "Iterator[File]":
     """The file at a path, to be read only; an error says what is there instead."""
+    from penstock.system.files import ReadingDisk, unavailable  # here, so that the command line starts quickly
+
     disk = ReadingDisk()
     try:
         if disk.is_folder(path):
