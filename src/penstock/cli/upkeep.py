@@ -1,5 +1,7 @@
 """Commands that keep a store in order: doctor, pack, expire."""
 
+import os
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -13,6 +15,8 @@ from penstock.errors import NotSupported
 if TYPE_CHECKING:
     from penstock.contract.examination import Examination
 
+_HELD = 40  # messages in a table
+
 
 @cli.command(
     epilog="""\b
@@ -23,13 +27,13 @@ Examples:
 @json_option
 @click.pass_context
 def doctor(ctx: click.Context, as_json: bool) -> None:
-    """Check a journal, slate or folder store for damage, and explain what to do.
+    """Check a store for damage and oddities, and explain what to do.
 
     Reads every byte and changes none; another process can have the store open. Prints a table of the queues:
     files, messages by state, and the bytes that packing would free; of a slate store, payload bytes and the lag
-    behind the log; of a folder store, files by folder. Then prints findings, a line each: ok; note, if it is
-    harmless or opening the store repairs it; problem, if you have to act. An arrow (->) says how. Exits with 1 if
-    there is a problem.
+    behind the log; of a text store, lines. Of text and folder stores also prints who holds which message. Then
+    prints findings, a line each: ok; note, if it is harmless or opening the store repairs it; problem, if you have
+    to act. An arrow (->) says how. Exits with 1 if there is a problem.
     """
     url = store_url(ctx)
     examination = kind_of(url).examine(url)
@@ -37,6 +41,7 @@ def doctor(ctx: click.Context, as_json: bool) -> None:
         output.print_json(examination.as_json())
     else:
         _print_queues(examination)
+        _print_held(examination)
         for queue, finding in examination.all_findings():
             about = "store" if queue is None else f"queue {queue}"
             click.echo(output.printable(f"{finding.severity:<8} {about}: {finding.text}"))
@@ -54,6 +59,32 @@ def _print_queues(examination: "Examination[Any]") -> None:
             for queue, row in zip(examination.queues, cells, strict=True)
         ]
         output.print_table(["queue", *cells[0]], rows, right=tuple(cells[0]))
+
+
+def _time(time: int) -> str:
+    return datetime.fromtimestamp(time / 1_000, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def _print_held(examination: "Examination[Any]") -> None:
+    """The messages that consumers hold, of kinds that tell; not more than fit onto a screen."""
+    held = [(queue.name, each) for queue in examination.queues for each in getattr(queue, "held", ())]
+    rows = [
+        [
+            queue,
+            each.id,
+            each.consumer or "",
+            "" if each.lease_until is None else _time(each.lease_until),
+            f"{each.attempts:,}",
+            os.path.basename(each.file) + (f":{each.line}" if each.line else ""),
+        ]
+        for queue, each in held[:_HELD]
+    ]
+    if rows:
+        output.print_table(
+            ["queue", "held", "consumer", "lease until", "attempts", "at"], rows, right=("attempts",)
+        )
+    if held[_HELD:]:
+        click.echo(f"{len(held) - _HELD:,} more messages are held: --json has them all")
 
 
 @cli.command(

@@ -26,7 +26,7 @@ from penstock.system.clock import rest
 from penstock.system.files import Disk, File, appenders, identity, is_full, status_if_there
 
 SUFFIX = ".mutex"
-_NAME = "penstock.name"
+NAME = "penstock.name"
 
 
 def mutex_of(path: str, disk: Disk) -> str:
@@ -37,7 +37,7 @@ def mutex_of(path: str, disk: Disk) -> str:
         return path + SUFFIX
     own = os.path.abspath(path)
     try:
-        first = os.fsdecode(disk.attribute(path, _NAME) or b"")
+        first = os.fsdecode(disk.attribute(path, NAME) or b"")
         if first == own:
             return path + SUFFIX
         # The attribute is believed only if it names the same file.
@@ -48,7 +48,7 @@ def mutex_of(path: str, disk: Disk) -> str:
         # A file that an editor has replaced has no attribute: its other name must not get a second mutex file.
         if there.names > 1 and not disk.exists(path + SUFFIX) and _was_used(path, disk):
             raise OSError(errno.EMLINK, os.strerror(errno.EMLINK), path)
-        disk.set_attribute(path, _NAME, os.fsencode(own))  # before anyone can link to it
+        disk.set_attribute(path, NAME, os.fsencode(own))  # before anyone can link to it
     except OSError as error:
         if there.names > 1:
             raise OSError(errno.EMLINK, os.strerror(errno.EMLINK), path) from error

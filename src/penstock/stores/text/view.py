@@ -277,7 +277,7 @@ def load(
     for entry, control, each in zip(entries, controls, said, strict=True):
         if each.removed and control == QUEUED:
             repairs += restoring_writes(entry)
-    problems = [*document.problems, *(Problem(1, 0, each) for each in odd), *_odd(entries, said)]
+    problems = [*document.problems, *(Problem(0, *each) for each in odd), *_odd(entries, said)]
     view = View(settings, Ledger(name, settings), Table(), problems, at=max(memory.at, latest), end=size)
     view.twins = Twins(known)
     view.seen = sorted(
