@@ -68,21 +68,14 @@ def _time(time: int) -> str:
 def _print_held(examination: "Examination[Any]") -> None:
     """The messages that consumers hold, of kinds that tell; not more than fit onto a screen."""
     held = [(queue.name, each) for queue in examination.queues for each in getattr(queue, "held", ())]
-    rows = [
-        [
-            queue,
-            each.id,
-            each.consumer or "",
-            "" if each.lease_until is None else _time(each.lease_until),
-            f"{each.attempts:,}",
-            os.path.basename(each.file) + (f":{each.line}" if each.line else ""),
-        ]
-        for queue, each in held[:_HELD]
-    ]
+    columns = ["queue", "held", "consumer", "lease until", "attempts"]
+    rows = []
+    for queue, each in held[:_HELD]:
+        until = "" if each.lease_until is None else _time(each.lease_until)
+        at = [] if each.line is None else [f"{os.path.basename(each.file)}:{each.line}"]
+        rows.append([queue, each.id, each.consumer or "", until, f"{each.attempts:,}", *at])
     if rows:
-        output.print_table(
-            ["queue", "held", "consumer", "lease until", "attempts", "at"], rows, right=("attempts",)
-        )
+        output.print_table(columns + ["at"] * (len(rows[0]) - len(columns)), rows, right=("attempts",))
     if held[_HELD:]:
         click.echo(f"{len(held) - _HELD:,} more messages are held: --json has them all")
 
@@ -103,8 +96,9 @@ def pack(ctx: click.Context, /, queues: tuple[str, ...], on_spark: bool, **job: 
     """Pack the files of queues: rewrite the messages that are left, and free the rest.
 
     Without a QUEUE, packs all. Journals pack themselves when it is worth it; pack before a backup to make it
-    small. Text files are packed by this command only; let nobody edit them meanwhile. Packing needs disk space for
-    the messages that are left. An interrupted pack loses nothing.
+    small. Text files are packed by this command only; let nobody edit them meanwhile. Of a folder store this
+    unlinks what is removed, expired or done and no longer needed. Packing needs disk space for the messages that
+    are left. An interrupted pack loses nothing.
 
     With --spark, tasks build the packed files, of many queues each; they must see the store's folder under the
     same path. A queue that cannot be packed does not stop the others. If another process has the store open, that
@@ -121,7 +115,9 @@ def pack(ctx: click.Context, /, queues: tuple[str, ...], on_spark: bool, **job: 
     store = open_store(ctx)
     backend: Any = store.backend
     if not hasattr(backend, "pack"):
-        raise NotSupported(f"store {store.url!r} has nothing to pack: only journals and text files grow")
+        raise NotSupported(
+            f"store {store.url!r} has nothing to pack: this is for files, on the machine that has them"
+        )
     names = list(dict.fromkeys(store.queue(name).name for name in queues))
     names = names or [info.name for info in store.queues()]
     results = [_packed(backend, name) for [name] in output.counted(([name] for name in names), "packing queues")]

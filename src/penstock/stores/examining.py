@@ -20,6 +20,11 @@ def times(ledger: State, now: int) -> Iterator[Finding]:
             expired += 1
         elif in_flight and page.for_claims(at).ends_at[at] <= now:
             ended += 1
+    yield from over(ended, expired)
+
+
+def over(ended: int, expired: int) -> Iterator[Finding]:
+    """Findings about leases that have ended and messages that have expired."""
     if ended:
         yield note(
             f"the leases of {plural(ended, 'message')} ended without an ack",
