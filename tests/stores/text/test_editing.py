@@ -6,12 +6,12 @@ from pathlib import Path
 import pytest
 
 import penstock
-from penstock import LeaseExpired, Queue, SimulatedClock, Store
+from penstock import LeaseExpired, Queue, SimulatedClock, State, Store
 from penstock.system.files import SystemFile
 from tests.stores.text.conftest import Edit, Look, by_renaming
 
 
-def payloads(queue: Queue, state: str | None = None) -> list[bytes]:
+def payloads(queue: Queue, state: State | None = None) -> list[bytes]:
     return [message.payload for message in queue.messages(state)]
 
 
