@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 import penstock
 from penstock import Queue, SimulatedClock, Store
+from penstock.contract.message import State
 from penstock.stores.text import storage
 from penstock.stores.text.format import Document, parse
 from penstock.system.files import SystemFile
@@ -37,7 +38,7 @@ def append(path: Path, text: str) -> None:
         file.write(text)
 
 
-def payloads(queue: Queue, state: str | None = None) -> list[bytes]:
+def payloads(queue: Queue, state: State | None = None) -> list[bytes]:
     return [message.payload for message in queue.messages(state)]
 
 
