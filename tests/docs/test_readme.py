@@ -15,6 +15,8 @@ from typing import NamedTuple
 
 import pytest
 
+import penstock
+
 ROOT = Path(__file__).parent.parent.parent
 README = (ROOT / "README.md").read_text()
 TUTORIAL = (ROOT / "docs" / "tutorial.md").read_text()
@@ -127,6 +129,9 @@ def test_every_block_of_the_readme_runs_as_written(tmp_path: Path) -> None:
     assert "jobs" in printed_by("https://localhost", printed)
     assert "|" in printed_by("penstock.spark", printed)
     assert len(list((tmp_path / "out").rglob("*.parquet"))) > 0
+    with penstock.open(tmp_path / "data") as store:
+        assert sum(store.queue("mail").counts().values()) == 0  # curl's DELETE took the message out
+        assert store.queue("jobs").count() == 0  # Spark's drain took all
 
 
 def test_every_block_of_the_tutorial_runs_as_written(tmp_path: Path) -> None:
