@@ -136,9 +136,9 @@ def test_every_block_of_the_readme_runs_as_written(tmp_path: Path) -> None:
 
 def test_every_block_of_the_tutorial_runs_as_written(tmp_path: Path) -> None:
     printed = read_aloud(TUTORIAL, tmp_path)
-    assert "mail for order 8" in printed_by("worker.py", printed)
+    assert "mail for order 8" in printed_by("python worker.py", printed)
     assert "no address: nobody" in printed_by("penstock_messages", printed)
-    assert "batch 1 1001" in printed_by("nightly.py", printed)
+    assert "batch 0 1001" in printed_by("python nightly.py", printed)
 
 
 def test_the_readme_is_short() -> None:
