@@ -99,11 +99,10 @@ def list_queues(ctx: click.Context, as_json: bool) -> None:
     epilog="""\b
 Examples:
   penstock show jobs
-  penstock show jobs --json
-  penstock --store jobs.tq show --entries"""
+  penstock show jobs --json"""
 )
 @queue_argument(required=False)
-@click.option("--entries", is_flag=True, help="Of a text store: print the queue's file, coloured by state.")
+@click.option("--entries", is_flag=True, hidden=True)  # as it was before `penstock dump NAME.tq`
 @json_option
 @click.pass_context
 def show(ctx: click.Context, queue: str, entries: bool, as_json: bool) -> None:

@@ -19,6 +19,7 @@ from penstock.contract.message import Draft, Payload
 from penstock.contract.operations import (
     PAGE,
     Ack,
+    AllFigures,
     Attempts,
     Claim,
     Counts,
@@ -28,6 +29,7 @@ from penstock.contract.operations import (
     Fail,
     Lookup,
     Messages,
+    OneMessage,
     Peek,
     Pop,
     Publish,
@@ -47,8 +49,11 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterable, Mapping
     from types import TracebackType
 
+    import pyarrow as pa
+
     from penstock.contract.backend import AsyncBackend
-    from penstock.contract.message import Attempt
+    from penstock.contract.message import Attempt, State
+    from penstock.contract.operations import Figures
     from penstock.contract.settings import Changes, QueueInfo
 
 _parents: list[AsyncBackend] = []
@@ -150,6 +155,10 @@ class Store:
     async def queues(self) -> list[QueueInfo]:
         """Every queue with its settings and its counts by state, by name."""
         return await self._backend.run(Queues())
+
+    async def figures(self) -> list[Figures]:
+        """Every queue's figures for monitoring, by name: counts, the longest wait, counters of what happened."""
+        return await self._backend.run(AllFigures())
 
     async def publish(
         self,
@@ -304,9 +313,21 @@ class Queue:
         """The next n messages that claim() would give, left where they are."""
         return _all_ours(self._backend.listed(Peek(self.name, whole("n", n, 1, MAX_COUNT))))
 
-    def messages(self, state: str | None = None) -> AsyncIterator[Message]:
+    def messages(self, state: State | None = None) -> AsyncIterator[Message]:
         """All messages in a state (None: in any), in the order in which they were put, left where they are."""
         return _all_ours(self._backend.listed(Messages(self.name, limit=PAGE, state=checked_state(state))))
+
+    async def message(self, id: str) -> Message | None:  # noqa: A002 - the contract's word
+        """A message in any state, left where it is; None if the queue has no such message."""
+        found = await self._backend.run(OneMessage(self.name, checked_ids([id])[0]))
+        return None if found is None else _ours(found)
+
+    async def to_arrow(self, state: State | None = None) -> pa.Table:
+        """All messages in a state (None: in any) as a pyarrow.Table. `penstock.Queue.to_arrow` says more."""
+        rows = message.table_builder()
+        async for each in self.messages(state):
+            rows.add(each)
+        return rows.table()
 
     async def attempts(self, id: str) -> list[Attempt]:  # noqa: A002 - the contract's word
         """The attempts at a message, oldest first: who claimed it, from when to when, and how it ended."""

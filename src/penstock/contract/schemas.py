@@ -244,6 +244,7 @@ def schemas() -> dict[str, Schema]:
         "Message": answer(_MESSAGE),
         "Messages": answer({"messages": array(ref("Message"))}),
         "Listed": answer({"messages": array(record(_MESSAGE, closed=False))}),
+        "Figures": _figures(),
         "Attempt": answer(_ATTEMPT),
         "Attempts": answer(
             {
@@ -257,6 +258,34 @@ def schemas() -> dict[str, Schema]:
 
 def _drafts(draft: Schema, least: int, most: int) -> Schema:
     return record({"messages": {"type": "array", "items": draft, "minItems": least, "maxItems": most}}, "messages")
+
+
+def _figures() -> Schema:
+    whole = {"type": "integer", "minimum": 0}
+    return answer(
+        {
+            "queue": {**NAME, "description": "The queue's name."},
+            "up": {
+                "type": "boolean",
+                "description": "False: an error has stopped the queue, and no other figure is known.",
+            },
+            "counts": {
+                "type": "object",
+                "additionalProperties": whole,
+                "description": "How many messages are in each state.",
+            },
+            "waiting_seconds": number("For how long the available message has waited that has waited longest."),
+            "in_line": {**whole, "description": "Consumers that wait for a message."},
+            "events": {
+                "type": "object",
+                "additionalProperties": whole,
+                "description": "Messages by what happened to them: `put`, `claimed`, `acked` and so on.",
+            },
+            "leases_expired": {**whole, "description": "Leases that ran out before the message was settled."},
+            "expired": {**whole, "description": "Messages whose retention ended before they were done."},
+            "given_up": {**whole, "description": "Messages that failed for good."},
+        }
+    )
 
 
 def _counts() -> Schema:

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from penstock.contract.message import PUBLISH_HEADER, Entry, checked_headers
 from penstock.contract.operation import Operation
-from penstock.contract.operations import Put
+from penstock.contract.operations import Figures, Put
 from penstock.contract.settings import QueueInfo, Settings
 from penstock.contract.streams import not_supported
-from penstock.engine.queue import LOOKS, STEPS, Figures, LiveQueue, Waiter
+from penstock.engine.queue import LOOKS, STEPS, LiveQueue, Waiter
 from penstock.engine.storage import Storage
 from penstock.engine.views import Taken
 from penstock.errors import LeaseExpired, NotSupported, QueueExists, QueueNotFound, StoreClosed

@@ -17,7 +17,7 @@ from penstock.contract.arguments import arguments, checked_consumer
 from penstock.contract.loads import AddToLoad, BeginLoad, TooManyLoads
 from penstock.contract.message import MESSAGE_FIELDS, Message
 from penstock.contract.operation import Operation
-from penstock.contract.operations import Claim, Messages, Peek, Pop
+from penstock.contract.operations import Claim, Messages, OneMessage, Peek, Pop
 from penstock.contract.roles import ADMIN, ANY_ROLE, ANYONE, CONSUME, READ, WRITE
 from penstock.contract.streams import BatchPlan
 from penstock.errors import Forbidden, InvalidArgument
@@ -201,7 +201,7 @@ def _answered(request: Request, operation: Operation[Any], result: Any) -> Answe
     if answer.status == 204:
         return Answer(204)
     if answer.kind is Message:
-        if isinstance(operation, Pop):
+        if isinstance(operation, Pop | OneMessage):
             result = [] if result is None else [result]
         return batch_answer(request, result)
     return json_answer(jsons.encode_result(answer, result), answer.status)

@@ -2,7 +2,10 @@
 
 import os
 import shlex
+from collections.abc import Iterator
+from typing import Any
 
+from penstock.contract.dumps import Piece
 from penstock.contract.kinds import Kind, Options, folder_has, split
 from penstock.contract.tables import Tables
 from penstock.engine.unowned import copied_by_hand
@@ -40,6 +43,11 @@ class TextKind(Kind):
         from penstock.stores.text.tables import TextTables
 
         return TextTables()
+
+    def dump(self, url: str, dialect: Any) -> Iterator[Piece]:
+        from penstock.stores.text.dumping import dump
+
+        return dump(split(url)[1])
 
     def how_to_make(self, url: str) -> str:
         _, path = split(url)

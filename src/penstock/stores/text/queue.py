@@ -318,6 +318,10 @@ class TextFileQueue(LockedQueue, UnownedQueue):
     def attempts(self, view: View, now: int, id: str) -> list[Attempt]:  # noqa: A002 - the contract's word
         return [each for seq in _seqs(view, [id]) for each in view.ledger.state.attempts(seq)]
 
+    @under_lock
+    def message(self, view: View, now: int, id: str) -> Message | None:  # noqa: A002 - the contract's word
+        return next(iter(self._seen(view, _seqs(view, [id]), None)), None)
+
     def peek(self, n: int, skip: int = 0) -> Iterator[Message]:
         """The next n messages in the order of claims, after `skip` others."""
         ids = self.run(lambda view, now: [view.table.ids[seq] for seq in view.ledger.state.peek(n + skip)])
