@@ -84,7 +84,7 @@ def _with(schema: Schema, default: object) -> Schema:
 
 def _documented(kind: type) -> dict[str, str]:
     """The description of each field in a docstring, with null for None."""
-    found = re.findall(r"^(\w+): (.+)$", inspect.getdoc(kind) or "", re.MULTILINE)
+    found = re.findall(r"^    (\w+): (.+)$", inspect.getdoc(kind) or "", re.MULTILINE)
     return {name: meaning[0].upper() + meaning[1:].replace("None", "null") for name, meaning in found}
 
 
