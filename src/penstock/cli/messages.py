@@ -165,8 +165,8 @@ Examples:
 )
 @queue_argument(required=False)
 @click.option("-n", "n", type=int, default=1, show_default=True, help="Number of messages, at most.")
-@click.option("--lease", type=seconds, default=30.0, show_default=True, help="How long the messages are yours.")
-@click.option("--wait", type=seconds, default=0.0, help="How long to wait for the first message.")
+@click.option("--lease", type=seconds, default=30, show_default=True, help="How long the messages are yours.")
+@click.option("--wait", type=seconds, default=0, help="How long to wait for the first message.")
 @click.option("--consumer", help="Your name, as holder of the messages.  [default: host:pid]")
 @json_option
 @click.pass_context
@@ -188,7 +188,7 @@ Examples:
   penstock pop jobs --raw > photo.jpg"""
 )
 @queue_argument(required=False)
-@click.option("--wait", type=seconds, default=0.0, help="How long to wait for a message.")
+@click.option("--wait", type=seconds, default=0, help="How long to wait for a message.")
 @click.option("--raw", is_flag=True, help="Write the payload and nothing else.")
 @json_option
 @click.pass_context
@@ -228,7 +228,7 @@ Example:
 )
 @queue_argument()
 @_receipts_argument
-@click.option("--delay", type=seconds, default=0.0, help="Time until the next attempt.")
+@click.option("--delay", type=seconds, default=0, help="Time until the next attempt.")
 @click.option("--reason", help="Why the attempt failed; peek and reports show it.")
 @json_option
 @click.pass_context

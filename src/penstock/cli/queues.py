@@ -18,9 +18,9 @@ from penstock.cli.app import (
     queue_argument,
     say,
     seconds,
-    seconds_or_forever,
     yes_option,
 )
+from penstock.cli.durations import Duration
 from penstock.contract.names import DEFAULT
 from penstock.contract.settings import Settings
 from penstock.contract.store import Store
@@ -30,11 +30,7 @@ _DEFAULTS = Settings()
 _SETTINGS: dict[str, dict[str, Any]] = {
     "max_size": {"type": int, "help": "Most unsettled messages: a put beyond is refused; 0 = no limit."},
     "max_attempts": {"type": int, "help": "Claims of a message until it is failed for good; 0 = no limit."},
-    "keep_done": {
-        "type": seconds_or_forever,
-        "metavar": "SECONDS|forever",
-        "help": "How long done messages stay listed.",
-    },
+    "keep_done": {"type": Duration(forever=None), "help": "How long done messages stay listed."},
     "filter": {"metavar": "SQL", "help": "Which published messages enter, e.g. \"type = 'order'\"."},
     "start": {"help": "Of a slate store: where in the log a filtered queue starts."},
     "max_payload": {"type": int, "metavar": "BYTES", "help": "Largest payload."},

@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING
 
 from penstock.contract import names
 from penstock.contract.message import PUBLISH_HEADER, Entry, Moved
+from penstock.contract.refusals import exists_already, not_found, protected
 from penstock.contract.settings import QueueInfo, Settings
-from penstock.engine.backend import check_start, closed, exists_already, not_found
+from penstock.engine.backend import check_start, closed
 from penstock.engine.unowned import Unowned, stopped
 from penstock.errors import (
     DiskFull,
@@ -376,7 +377,8 @@ class FileBackend(TextBackend):
 
     def delete(self, queue: str) -> None:
         self.find(queue)
-        raise QueueProtected(f"queue {queue!r} is the store: empty it with purge(), or remove {self._path!r}")
+        what = f"queue {queue!r} is the store, the file {self._path!r}, and cannot be deleted"
+        raise QueueProtected(what, protected(queue).advice)
 
 
 def open_text(
