@@ -142,8 +142,10 @@ def store_url(ctx: click.Context) -> str:
     return url
 
 
-def nothing_there(ctx: click.Context) -> NoReturn:
-    """End with the exit code for an empty queue."""
+def nothing_there(ctx: click.Context, why: str) -> NoReturn:
+    """End with the exit code for an empty queue, and say why: on stderr, for people."""
+    if not ctx.meta[_AS_JSON]:
+        click.echo(output.printable(why), err=True)
     ctx.exit(NOTHING_THERE)
 
 

@@ -62,11 +62,11 @@ def parse(value: Any) -> float:
 
 
 def length(seconds: float) -> str:
-    """A duration in its largest unit: 12 s, 3 m, 5 h, 2 d."""
+    """A duration in one unit, of which there are at least two: 90 s, 3 m, 5 h, 2 d."""
     for unit, size in _UNITS.items():
-        if seconds >= size:
-            return f"{math.floor(seconds / size):,} {unit}"
-    return f"{seconds:.1g} s" if seconds else "0 s"
+        if seconds >= 2 * size:
+            return f"{round(seconds / size):,} {unit}"
+    return f"{seconds:.1g} s"
 
 
 def relative(time: int, now: int) -> str:

@@ -84,11 +84,14 @@ Example:
 @click.pass_context
 def list_queues(ctx: click.Context, as_json: bool) -> None:
     """List all queues with their counts by state."""
-    infos = open_store(ctx).queues()
+    store = open_store(ctx)
+    infos = store.queues()
     if as_json:
         output.print_json([output.queue_as_json(info) for info in infos])
-    else:
+    elif infos:
         output.print_queues(infos)
+    else:
+        click.echo(f"store {store.url} has no queues: `penstock create NAME` makes one", err=True)
 
 
 @cli.command(
@@ -235,10 +238,12 @@ def redrive(ctx: click.Context, queue: str, ids: tuple[str, ...], as_json: bool)
 
     Without an ID, all failed messages. Exits with 3 if there was none.
     """
-    count = open_store(ctx).queue(queue).redrive(*ids)
-    say(as_json, {"redriven": count}, f"{output.plural(count, 'message')} available again")
+    handle = open_store(ctx).queue(queue)
+    count = handle.redrive(*ids)
+    if count or as_json:
+        say(as_json, {"redriven": count}, f"{output.plural(count, 'message')} available again")
     if not count:
-        nothing_there(ctx)
+        nothing_there(ctx, f"queue {handle.name!r} has no failed messages{' of these ids' if ids else ''}")
 
 
 @cli.command(
@@ -255,10 +260,12 @@ def remove(ctx: click.Context, queue: str, ids: tuple[str, ...], as_json: bool) 
 
     Exits with 3 if QUEUE has none of them.
     """
-    count = open_store(ctx).queue(queue).remove(*ids)
-    say(as_json, {"removed": count}, f"removed {output.plural(count, 'message')}")
+    handle = open_store(ctx).queue(queue)
+    count = handle.remove(*ids)
+    if count or as_json:
+        say(as_json, {"removed": count}, f"removed {output.plural(count, 'message')}")
     if not count:
-        nothing_there(ctx)
+        nothing_there(ctx, f"queue {handle.name!r} has no messages of these ids")
 
 
 @cli.command(

@@ -104,7 +104,7 @@ class TextBackend(Unowned):
         with _errors_of_the_disk(self._folder):
             files = sorted(self._disk.listdir(self._folder))
         for file in files:
-            if not file.endswith(SUFFIX) or file == SUFFIX:
+            if not is_text_file(file) or not stem_of(file):
                 continue
             path = os.path.join(self._folder, file)
             name = queue_of(file)
@@ -113,7 +113,7 @@ class TextBackend(Unowned):
                     continue  # just removed, or a dangling link
                 self._disk.real(path)
                 if name is None:
-                    name = self._said_name(path) or file.removesuffix(SUFFIX)[:255]
+                    name = self._said_name(path) or stem_of(file)[:255]
             except OSError as error:
                 if error.errno not in _STRAY:  # it may be a queue
                     raise unavailable(path, error) from error
@@ -350,7 +350,7 @@ class FileBackend(TextBackend):
 
     def __init__(self, path: str, clock: Clock, sync: str, disk: Disk, threads: Threads | None = None) -> None:
         self._path = path
-        self.only = queue_of(os.path.basename(path)) or os.path.basename(path).removesuffix(SUFFIX)
+        self.only = queue_of(os.path.basename(path)) or stem_of(os.path.basename(path))
         super().__init__(os.path.dirname(path) or ".", clock, sync, disk, threads)
 
     def _prepare(self) -> None:
@@ -390,10 +390,10 @@ def open_text(
     threads: Threads | None = None,
 ) -> TextBackend:
     """Open or make `text:DIR`, or a path that ends in `.tq`."""
-    path = url[len("text:") :] if url[:5].lower() == "text:" else url
+    path = path_of(url)
     if not path:
         raise InvalidArgument("text: without a folder; give text:DIR, or NAME.tq")
-    kind = FileBackend if path.endswith(SUFFIX) else TextBackend
+    kind = FileBackend if is_text_file(path) else TextBackend
     return kind(path, clock or SystemClock(), sync, disk or SystemDisk(), threads)
 
 
@@ -408,9 +408,28 @@ def _errors_of_the_disk(path: str) -> Iterator[None]:
         raise unavailable(path, error) from error
 
 
+def path_of(url: str) -> str:
+    """The path in a URL. `x/../jobs.tq` is jobs.tq also where there is no folder x."""
+    path = url[len("text:") :] if url[:5].lower() == "text:" else url
+    if os.pardir not in path.split(os.sep):
+        return path
+    folder, file = os.path.split(path)
+    return os.path.join(os.path.realpath(folder), file)
+
+
+def is_text_file(path: str) -> bool:
+    """Whether a path is that of a queue's file, by its ending in either case."""
+    return path.lower().endswith(SUFFIX)
+
+
+def stem_of(file: str) -> str:
+    """A file name without its ending."""
+    return file[: -len(SUFFIX)]
+
+
 def queue_of(file: str) -> str | None:
     """The queue of a file name; None if the name is in the file."""
-    stem = file.removesuffix(SUFFIX)
+    stem = stem_of(file)
     if names.CHOSEN in stem:
         return None
     decoded, at = "", 0
