@@ -340,8 +340,4 @@ def _not_allowed(methods: _Methods) -> Problem:
 
 @lru_cache(maxsize=4096)
 def _decoded(part: bytes) -> str:
-    decoded = unquote_to_bytes(part)
-    try:
-        return decoded.decode()
-    except UnicodeDecodeError:
-        return decoded.decode("latin-1")  # names that are not ASCII are refused later
+    return unquote_to_bytes(part).decode(errors="replace")  # names that are not ASCII are refused later
