@@ -235,7 +235,7 @@ def test_a_name_that_is_not_ascii_is_refused_with_its_character(curl: Curl) -> N
 def test_a_slash_at_the_end_of_a_path_changes_nothing(curl: Curl, queue: str) -> None:
     assert curl("PUT", f"{queue}/").status == 204
     assert curl("GET", f"{queue}/").json["name"] == queue[1:]
-    message_id = curl.put(f"{queue}/", b"a").id
+    message_id = curl("POST", f"{queue}/messages/", body=b"a").id
     assert curl("GET", f"{queue}/messages/").headers["x-message-id"] == message_id
     assert curl("DELETE", f"{queue}/messages/{message_id}/").status == 204
     assert curl("GET", f"/-/api/queues{queue}/").json["name"] == queue[1:]

@@ -84,14 +84,11 @@ Example:
 @click.pass_context
 def list_queues(ctx: click.Context, as_json: bool) -> None:
     """List all queues with their counts by state."""
-    store = open_store(ctx)
-    infos = store.queues()
+    infos = open_store(ctx).queues()
     if as_json:
         output.print_json([output.queue_as_json(info) for info in infos])
-    elif infos:
-        output.print_queues(infos)
     else:
-        click.echo(f"store {store.url} has no queues: `penstock create NAME` makes one", err=True)
+        output.print_queues(infos)
 
 
 @cli.command(

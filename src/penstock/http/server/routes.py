@@ -43,7 +43,7 @@ _BYTES = b"Content-Type: application/octet-stream\r\n"
 _REMEMBERED, _SHORT = 1_024, 512  # requests of consumers that are remembered, and bytes of such a body
 
 _Methods = dict[bytes, Route]
-_BAD_CODE = re.compile(rb"%(?![0-9A-Fa-f]{2}).{0,2}")
+_BAD_CODE = re.compile(rb"%(?![0-9A-Fa-f]{2})[^/]{0,2}")
 _OWN_ROOT = [b"-", b""]  # not the queue `-`
 _NAMELESS = [b"-", b"api", b"queues", b""]
 _BODY = 16 * 1024 * 1024  # the largest payload
