@@ -65,7 +65,9 @@ def as_problem(error: BaseException) -> tuple[int, dict[str, Any]]:
     status = STATUSES[name]
     if name in _WITHOUT_DETAILS:
         return status, problem(status, name, _WITHOUT_DETAILS[name])
-    return status, problem(status, name, error.what, error.advice, **members(error))
+    if isinstance(error, LeaseExpired) and error.advice:  # the client makes the texts of it from its members
+        return status, problem(status, name, joined(error.what, error.advice.http), **members(error))
+    return status, problem(status, name, error.what, error.advice)
 
 
 def name_of(error: BaseException) -> str:
@@ -74,7 +76,7 @@ def name_of(error: BaseException) -> str:
     return next((name for name in names if name in STATUSES), type(error).__name__)
 
 
-def members(error: BaseException) -> dict[str, object]:
+def members(error: BaseException) -> dict[str, Any]:
     """What an error has beyond its text."""
     return {"queue": error.queue, "receipts": error.receipts} if isinstance(error, LeaseExpired) else {}
 
