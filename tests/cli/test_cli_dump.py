@@ -289,4 +289,5 @@ def test_what_is_no_file_is_refused(
 
 def test_an_empty_file_is_exit_code_3(tmp_path: Path) -> None:
     (file := tmp_path / "cars").touch()
-    assert dump(file, code=3).output == ""
+    empty = dump(file, code=3)
+    assert (empty.stdout, empty.stderr) == ("", f"{file} is empty\n")

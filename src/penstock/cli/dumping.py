@@ -69,7 +69,7 @@ def dump(ctx: click.Context, file: str, dialect: str, as_json: bool) -> None:
         else:
             _print(piece)
     if not count:
-        nothing_there(ctx)
+        nothing_there(ctx, f"{file} is empty")
     if damage:
         ctx.exit(1)
 

@@ -77,9 +77,7 @@ def message(ctx: click.Context, queue: str, id_: str, bare: bool, as_json: bool)
     handle = open_store(ctx).queue(queue)
     found = handle.message(id_)
     if found is None:
-        if not as_json:
-            click.echo(output.printable(f"queue {handle.name!r} has no message {id_!r}"), err=True)
-        nothing_there(ctx)
+        nothing_there(ctx, f"queue {handle.name!r} has no message {id_!r}")
     if bare:
         sys.stdout.buffer.write(found.payload)
         return
@@ -110,7 +108,7 @@ def _fields(found: Message, now: int) -> Iterator[tuple[str, str]]:
             yield name, text
     for name in _TIMES:
         if (time := getattr(found, name)) is not None:
-            yield name, f"{times.when(time)}, {times.age(time, now)}"
+            yield name, f"{times.when(time)}, {times.relative(time, now)}"
     for name, text in found.headers.items():
         yield "header", f"{name}={text}"
     yield "payload", output.plural(len(found.payload), "byte")
@@ -118,7 +116,7 @@ def _fields(found: Message, now: int) -> Iterator[tuple[str, str]]:
 
 def _attempt(attempt: Attempt, now: int) -> list[str]:
     took = "" if attempt.ended_at is None else f"{(attempt.ended_at - attempt.claimed_at) / 1000:,.1f} s"
-    claimed, outcome = times.age(attempt.claimed_at, now), attempt.outcome or "runs"
+    claimed, outcome = times.relative(attempt.claimed_at, now), attempt.outcome or "runs"
     return [str(attempt.attempt), attempt.consumer or "", claimed, took, outcome, attempt.reason or ""]
 
 

@@ -136,7 +136,7 @@ def tail(ctx: click.Context, queue: str, n: int, no_follow: bool, interval: floa
         for message in messages:
             _print(message, as_json)
         if not messages:
-            nothing_there(ctx)
+            nothing_there(ctx, f"queue {name!r} has no messages")
         return
     reader = _reader(store, name)
     with suppress(KeyboardInterrupt):
@@ -190,7 +190,7 @@ def _print(message: Message, as_json: bool) -> None:
         headers = ", ".join(f"{name}={text}" for name, text in message.headers.items())
         if len(headers) > _HEADERS:
             headers = headers[: _HEADERS - 3] + "..."
-        age = times.age(message.received_at, SystemClock().now())
+        age = times.relative(message.received_at, SystemClock().now())
         cells = [f"{message.id:<8}", f"{age:>9}", f"p{message.priority}", headers, output.preview(message.payload)]
         line = Text(output.printable("  ".join(filter(None, cells))))
         terminal = sys.stdout is not None and sys.stdout.isatty()

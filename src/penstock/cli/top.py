@@ -63,7 +63,7 @@ class Row:
             "" if rate is None else f"{rate:,.1f}" if rate < 100 else f"{rate:,.0f}" for _, rate in self._rates()
         ]
         waiting = self.figures.waiting_seconds
-        return [self.figures.queue, *counts, *rates, times.duration(waiting) if waiting >= 1 else ""]
+        return [self.figures.queue, *counts, *rates, times.length(waiting) if waiting >= 1 else ""]
 
     def _rates(self) -> list[tuple[str, float | None]]:
         return [("in", self.into), ("out", self.out)]

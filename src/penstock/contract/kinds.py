@@ -163,7 +163,7 @@ def split(url: str) -> tuple[str, str]:
     """The scheme of a URL in lower case, and the rest. A plain path is a journal store, or text for `NAME.tq`."""
     matched = _SCHEME.match(url)
     if matched is None:
-        return "text" if url.endswith(".tq") else "journal", url
+        return "text" if url.lower().endswith(".tq") else "journal", url
     return matched[1].lower(), url[matched.end() :]
 
 

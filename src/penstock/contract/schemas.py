@@ -220,6 +220,17 @@ _LOST = {
 }
 
 
+_ADVICE = {
+    **answer(
+        {
+            "what": text("What happened."),
+            "python": text("What a Python program does."),
+            "command": text("What a person at the command line does."),
+            "http": text("What an HTTP client does."),
+        }
+    ),
+    "description": "The parts of `detail`, for clients that advise in their own words; where that differs.",
+}
 _LAG = {
     "type": "integer",
     "minimum": 0,
@@ -230,7 +241,7 @@ _LAG = {
 def schemas() -> dict[str, Schema]:
     """The named schemas of the OpenAPI document."""
     problem = answer(_PROBLEM)
-    problem["properties"].update(_LOST)
+    problem["properties"] |= {**_LOST, "advice": _ADVICE}
     queue = answer({"name": NAME, "settings": ref("Settings"), "counts": _counts()})
     queue["properties"]["lag"] = _LAG
     return {

@@ -10,8 +10,9 @@ from typing import Any, TypeVar
 from penstock.contract.message import Entry, Moved
 from penstock.contract.names import DEFAULT
 from penstock.contract.operation import Operation
+from penstock.contract.refusals import exists_already, not_found
 from penstock.contract.settings import QueueInfo, Settings, whole
-from penstock.engine.backend import check_start, closed, exists_already, not_found
+from penstock.engine.backend import check_start, closed
 from penstock.engine.unowned import Unowned
 from penstock.errors import (
     DiskFull,

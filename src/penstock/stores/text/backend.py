@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING
 
 from penstock.contract import names
 from penstock.contract.message import PUBLISH_HEADER, Entry, Moved
+from penstock.contract.refusals import exists_already, not_found, protected
 from penstock.contract.settings import QueueInfo, Settings
-from penstock.engine.backend import check_start, closed, exists_already, not_found
+from penstock.engine.backend import check_start, closed
 from penstock.engine.unowned import Unowned, stopped
 from penstock.errors import (
     DiskFull,
@@ -27,7 +28,16 @@ from penstock.errors import (
     StoreClosed,
     StoreUnavailable,
 )
-from penstock.stores.text.catalog import SUFFIX, errors_of_the_disk, files_of_queues, has_file, queue_of
+from penstock.stores.text.catalog import (
+    SUFFIX,
+    errors_of_the_disk,
+    files_of_queues,
+    has_file,
+    is_text_file,
+    path_of,
+    queue_of,
+    stem_of,
+)
 from penstock.stores.text.files import MutexLock, Sync, mutex_of
 from penstock.stores.text.locking import Poller
 from penstock.stores.text.queue import TextFileQueue
@@ -313,7 +323,7 @@ class FileBackend(TextBackend):
 
     def __init__(self, path: str, clock: Clock, sync: str, disk: Disk, threads: Threads | None = None) -> None:
         self._path = path
-        self.only = queue_of(os.path.basename(path)) or os.path.basename(path).removesuffix(SUFFIX)
+        self.only = queue_of(os.path.basename(path)) or stem_of(os.path.basename(path))
         super().__init__(os.path.dirname(path) or ".", clock, sync, disk, threads)
 
     def _prepare(self) -> None:
@@ -340,7 +350,8 @@ class FileBackend(TextBackend):
 
     def delete(self, queue: str) -> None:
         self.find(queue)
-        raise QueueProtected(f"queue {queue!r} is the store: empty it with purge(), or remove {self._path!r}")
+        what = f"queue {queue!r} is the store, the file {self._path!r}, and cannot be deleted"
+        raise QueueProtected(what, protected(queue).advice)
 
 
 def open_text(
@@ -352,8 +363,8 @@ def open_text(
     threads: Threads | None = None,
 ) -> TextBackend:
     """Open or make `text:DIR`, or a path that ends in `.tq`."""
-    path = url[len("text:") :] if url[:5].lower() == "text:" else url
+    path = path_of(url)
     if not path:
         raise InvalidArgument("text: without a folder; give text:DIR, or NAME.tq")
-    kind = FileBackend if path.endswith(SUFFIX) else TextBackend
+    kind = FileBackend if is_text_file(path) else TextBackend
     return kind(path, clock or SystemClock(), sync, disk or SystemDisk(), threads)

@@ -20,7 +20,7 @@ def files_of_queues(folder: str, disk: Disk, skip: Callable[[str, OSError], obje
     with errors_of_the_disk(folder):
         files = sorted(disk.listdir(folder))
     for file in files:
-        if not file.endswith(SUFFIX) or file == SUFFIX:
+        if not is_text_file(file) or not stem_of(file):
             continue
         path = os.path.join(folder, file)
         name = queue_of(file)
@@ -29,7 +29,7 @@ def files_of_queues(folder: str, disk: Disk, skip: Callable[[str, OSError], obje
                 continue  # just removed, or a dangling link
             disk.real(path)
             if name is None:
-                name = _said_name(path, disk) or file.removesuffix(SUFFIX)[:255]
+                name = _said_name(path, disk) or stem_of(file)[:255]
         except OSError as error:
             if error.errno not in _STRAY:  # it may be a queue
                 raise unavailable(path, error) from error
@@ -37,6 +37,25 @@ def files_of_queues(folder: str, disk: Disk, skip: Callable[[str, OSError], obje
             continue
         found.setdefault(name, path)
     return found
+
+
+def path_of(url: str) -> str:
+    """The path in a URL. `x/../jobs.tq` is jobs.tq also where there is no folder x."""
+    path = url[len("text:") :] if url[:5].lower() == "text:" else url
+    if os.pardir not in path.split(os.sep):
+        return path
+    folder, file = os.path.split(path)
+    return os.path.join(os.path.realpath(folder), file)
+
+
+def is_text_file(path: str) -> bool:
+    """Whether a path is that of a queue's file, by its ending in either case."""
+    return path.lower().endswith(SUFFIX)
+
+
+def stem_of(file: str) -> str:
+    """A file name without its ending."""
+    return file[: -len(SUFFIX)]
 
 
 def has_file(path: str, disk: Disk) -> bool:
@@ -55,7 +74,7 @@ def _said_name(path: str, disk: Disk) -> str | None:
 
 def queue_of(file: str) -> str | None:
     """The queue of a file name; None if the name is in the file."""
-    stem = file.removesuffix(SUFFIX)
+    stem = stem_of(file)
     if names.CHOSEN in stem:
         return None
     decoded, at = "", 0

@@ -17,7 +17,7 @@ from penstock.contract.message import STATES
 from penstock.errors import StoreUnavailable
 from penstock.stores.examining import plural, times, word
 from penstock.stores.text import mutex
-from penstock.stores.text.catalog import SUFFIX, files_of_queues, has_file, queue_of
+from penstock.stores.text.catalog import SUFFIX, files_of_queues, has_file, is_text_file, queue_of, stem_of
 from penstock.stores.text.files import NAME
 from penstock.stores.text.files import SUFFIX as MUTEX
 from penstock.stores.text.format import COMMENT, QUEUED, Document, Entry, Lines, parse
@@ -76,7 +76,7 @@ def examine(url: str, disk: Disk | None = None, now: int | None = None) -> Exami
     disk = disk or ReadingDisk()
     found: Examination[TextExamination] = Examination(place, SystemClock().now() if now is None else now)
     try:
-        if place.endswith(SUFFIX):
+        if is_text_file(place):
             files = _only(place, disk)
         else:
             files = files_of_queues(place, disk, lambda path, error: found.findings.append(_skipped(path, error)))
@@ -98,7 +98,7 @@ def _only(path: str, disk: Disk) -> dict[str, str]:
     if not has_file(path, disk):
         raise FileNotFoundError(path)
     file = os.path.basename(path)
-    return {queue_of(file) or file.removesuffix(SUFFIX): path}
+    return {queue_of(file) or stem_of(file): path}
 
 
 def _skipped(path: str, error: OSError) -> Finding:
@@ -114,13 +114,13 @@ def _refused(path: str, error: OSError | StoreUnavailable) -> Finding:
 
 def _strays(place: str, files: dict[str, str], disk: Disk) -> Iterator[Finding]:
     """Names that are neither queues nor their mutex files."""
-    folder = os.path.dirname(place) or "." if place.endswith(SUFFIX) else place
+    folder = os.path.dirname(place) or "." if is_text_file(place) else place
     known = {os.path.basename(path) for path in files.values()}
     others = []
     for name in sorted(disk.listdir(folder)):
         path = os.path.join(folder, name)
         queue = name.removesuffix(_TEMPORARY).removesuffix(MUTEX)
-        if place.endswith(SUFFIX) and queue not in known:
+        if is_text_file(place) and queue not in known:
             continue  # of no concern to a store of one file
         if name.endswith((SUFFIX + _TEMPORARY, SUFFIX + MUTEX + _TEMPORARY)):
             left = "a crash left it, and it never counted; or a program is just writing it"
@@ -404,7 +404,7 @@ def _packing(found: TextExamination, files: _Files, path: str) -> Iterator[Findi
         yield note(
             f"packing would drop {entries}, {found.packing_frees:,} of {found.bytes:,} bytes",
             f"`penstock --store {shlex.quote(path)} pack` when nobody edits the file"
-            if path.endswith(SUFFIX)
+            if is_text_file(path)
             else f"`penstock pack {word(found.name)}`",
             path,
         )

@@ -6,7 +6,7 @@ from contextlib import suppress
 
 from penstock.contract.dumps import Piece, damaged, reading
 from penstock.stores.text import mutex
-from penstock.stores.text.catalog import SUFFIX
+from penstock.stores.text.catalog import stem_of
 from penstock.stores.text.files import SUFFIX as MUTEX
 from penstock.stores.text.format import parse
 from penstock.stores.text.mutex import HEAD, seal_of
@@ -28,7 +28,7 @@ def dump(path: str) -> Iterator[Piece]:
     document, now = parse(data), SystemClock().now()
     memory = mutex.read(noted[HEAD:], HEAD)
     intact = mutex.read_seal(noted) == seal_of(there)
-    name, changed = os.path.basename(path).removesuffix(SUFFIX), there.changed // 1_000_000
+    name, changed = stem_of(os.path.basename(path)), there.changed // 1_000_000
     view: View = load(name, document, len(data), memory, intact, changed, now, now + FOLLOWED).view
     view.ledger.state.advance(max(now, view.at))
     reasons = {problem.offset: problem.what for problem in document.problems}

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from typing import Any
 from zlib import crc32
 
-from penstock.engine.backend import not_found
+from penstock.contract.refusals import not_found
 from penstock.errors import DiskFull, PenstockError, QueueNotFound
 from penstock.stores.text import mutex
 from penstock.stores.text.files import (
