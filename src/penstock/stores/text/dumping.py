@@ -6,7 +6,7 @@ from contextlib import suppress
 
 from penstock.contract.dumps import Piece, damaged, reading
 from penstock.stores.text import mutex
-from penstock.stores.text.backend import SUFFIX
+from penstock.stores.text.catalog import SUFFIX
 from penstock.stores.text.files import SUFFIX as MUTEX
 from penstock.stores.text.format import parse
 from penstock.stores.text.mutex import HEAD, seal_of
