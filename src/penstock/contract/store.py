@@ -345,9 +345,13 @@ class Queue:
     def to_arrow(self, state: State | None = None) -> pa.Table:
         """All messages in a state (None: in any) as a pyarrow.Table, with the columns of Spark's table `messages`.
 
-        The table holds all payloads in memory. NotSupported if pyarrow is not installed.
+        The table holds all payloads in memory.
 
-        >>> jobs.to_arrow("failed").group_by("reason").aggregate([([], "count_all")])
+        Raises:
+            NotSupported: pyarrow is not installed
+
+        Examples:
+            >>> jobs.to_arrow("failed").group_by("reason").aggregate([([], "count_all")])
         """
         rows = message.table_builder()
         for each in self.messages(state):
