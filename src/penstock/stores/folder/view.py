@@ -64,14 +64,18 @@ class QueueView(UnownedQueue):
 
     # The index
 
-    def refresh(self, eager: bool = False, certain: bool = False) -> None:
-        """Bring the index up to date with the folders; `eager` and `certain` as in FolderWatch.look."""
+    def refresh(self, eager: bool = False, certain: bool | Collection[str] = False) -> None:
+        """Bring the index up to date with the folders; `eager` and `certain` as in FolderWatch.look.
+
+        `certain` may also be the folders that are listed in any case.
+        """
         watches = self._watches
         with self.lock, self._reload_on_error(), self._tree.separate_effect():
             started = self._clock.monotonic()
-            certain = certain or self._must_reload
-            for watch in watches.values():
-                watch.look(eager, certain, self._is_stale(watch))
+            if isinstance(certain, bool):
+                certain = watches.keys() if certain or self._must_reload else ()
+            for folder, watch in watches.items():
+                watch.look(eager, folder in certain, self._is_stale(watch))
             listings = {folder: watch.listing for folder, watch in watches.items()}
             if all(listing is self._seen.get(folder) for folder, listing in listings.items()):
                 return
