@@ -54,6 +54,7 @@ class World:
     """A simulated machine with a disk and a clock, a store on it, and the store's answers so far."""
 
     place: Callable[[str], int] = int  # of an id among all that the store ever gave
+    grouped = True  # whether some messages have a group
     prompt = True  # whether puts take effect at the moment that they say, not after it
     leases: tuple[float, ...] = (0.001, 2, 30)  # that consumers ask for
     extensions: tuple[float, ...] = (1, 20)

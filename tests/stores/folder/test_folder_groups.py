@@ -116,6 +116,16 @@ def test_a_message_that_another_process_holds_keeps_its_group_waiting(folder: Pa
         assert queue.pop() is None
 
 
+def test_a_message_that_another_process_redrives_comes_first(folder: Path, store: Store) -> None:
+    queue = store.create("strict", max_attempts=1)
+    queue.put_many([Draft(b"1", group="a"), Draft(b"2", group="a"), Draft(b"3", group="b")])
+    queue.claim()[0].fail()
+    assert queue.counts()["failed"] == 1
+    with penstock.open(f"folder:{folder}") as other:
+        other.queue("strict").redrive()
+        assert [message.payload for message in queue.claim(5)] == [b"1", b"3"]
+
+
 def test_a_message_that_is_being_moved_keeps_its_group_waiting_until_it_is_there(
     folder: Path, store: Store
 ) -> None:

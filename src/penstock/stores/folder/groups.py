@@ -5,11 +5,11 @@ second old, so that is a guess. Before it takes the message it makes sure, in th
 
 1. It locks `locks/QUEUE:groups`, and keeps the lock until its claim or pop is complete. Every claim, pop and
    extend in a queue with that file does. The file is made before the queue's first message of a group, and stays.
-2. It lists the queue and delay/, the private folders of all processes, those again, the queue and delay/, and the
-   private folders. A message that is unsettled all the while is in one of these: other processes may move it,
-   but without a claim or an extend they have few moves left, and each slips past one list at most.
-3. It takes the message if it is the first of its group in both lists of the queue, if none of the group was in
-   flight, and if no process was moving one. Else the message goes back, or is tried again at the next look.
+2. It lists delay/, the private folders of all processes, those again, the queue, delay/, and the private folders.
+   A message that is unsettled all the while is in one of these lists: without a claim or an extend, which the lock
+   excludes, other processes have few moves left for it, and each takes it past one list at most.
+3. It takes the message if it is the first of its group as far as it knows now, if none of the group was in flight,
+   and if no process was moving one. Else the message goes back, or is tried again at the next look.
 
 So no two processes hold messages of one group, and the next message is free as soon as the one before is settled:
 nothing but the places of the files says so, which a crash cannot contradict. A message in the private folder of a

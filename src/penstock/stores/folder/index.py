@@ -1,6 +1,7 @@
 """An index of one queue's messages in memory: states, delivery order and due times."""
 
 import heapq
+from collections.abc import Iterable
 from dataclasses import dataclass
 from random import Random
 
@@ -61,6 +62,12 @@ class MessageIndex:
     def get(self, uid: str) -> Row | None:
         """The row of a message."""
         return self._rows.get(uid)
+
+    def unsettled_anew(self, uids: Iterable[str]) -> set[str]:
+        """Those of the ids in queues/ that have no row, or that of a failed message."""
+        there = set(uids)
+        failed = (uid for uid, row in self._rows.items() if row.state == "failed" and uid in there)
+        return there.difference(self._rows).union(failed if self._counts["failed"] else ())
 
     def items(self) -> list[tuple[str, Row]]:
         """All ids with their rows."""

@@ -14,7 +14,7 @@ from penstock.errors import StoreCorrupt
 from penstock.stores.folder import groups, stamps, steps
 from penstock.stores.folder.incoming import PuttingQueue
 from penstock.stores.folder.index import Row
-from penstock.stores.folder.layout import DELAY, DONE, FAILED, NEW, QUEUES, REMOVE, is_id
+from penstock.stores.folder.layout import DELAY, DONE, FAILED, HELD, NEW, QUEUES, REMOVE, is_id
 from penstock.stores.folder.stamps import Stamp
 from penstock.stores.folder.steps import Won
 from penstock.stores.folder.tree import home, is_full
@@ -124,14 +124,14 @@ class FolderQueue(PuttingQueue):
         if not alone:  # the queue's first groups have just come
             groups.make_lock(self._tree, self.file)
             later.update(grouped)
-        for look in "queue", "moving", "moving", "queue", "moving":
+        for folder in DELAY, HELD, HELD, QUEUES, DELAY, HELD:
             if later >= grouped.keys():
                 break
-            if look == "moving":
+            if folder == HELD:
                 moving = groups.moving(self._tree, self.file)
                 later.update(uid for uid, group in grouped.items() if group in moving)
                 continue
-            self.refresh(certain=(QUEUES, DELAY))
+            self._learn_of(folder, set(grouped.values()))
             with self.lock:
                 not_first.update(uid for uid in grouped if not self._rows.is_first(uid))
         with self.lock:

@@ -64,18 +64,14 @@ class QueueView(UnownedQueue):
 
     # The index
 
-    def refresh(self, eager: bool = False, certain: bool | Collection[str] = False) -> None:
-        """Bring the index up to date with the folders; `eager` and `certain` as in FolderWatch.look.
-
-        `certain` may also be the folders that are listed in any case.
-        """
+    def refresh(self, eager: bool = False, certain: bool = False) -> None:
+        """Bring the index up to date with the folders; `eager` and `certain` as in FolderWatch.look."""
         watches = self._watches
         with self.lock, self._reload_on_error(), self._tree.separate_effect():
             started = self._clock.monotonic()
-            if isinstance(certain, bool):
-                certain = watches.keys() if certain or self._must_reload else ()
-            for folder, watch in watches.items():
-                watch.look(eager, folder in certain, self._is_stale(watch))
+            certain = certain or self._must_reload
+            for watch in watches.values():
+                watch.look(eager, certain, self._is_stale(watch))
             listings = {folder: watch.listing for folder, watch in watches.items()}
             if all(listing is self._seen.get(folder) for folder, listing in listings.items()):
                 return
@@ -108,6 +104,18 @@ class QueueView(UnownedQueue):
             self.serve()
             self._refreshed = self._clock.monotonic()
             self._refresh_took = self._refreshed - started
+
+    def _learn_of(self, folder: str, groups: Collection[str]) -> None:
+        """Look in queues/ or delay/ for messages of these groups that are not known to be there."""
+        with self.lock, self._reload_on_error(), self._tree.separate_effect():
+            if folder == QUEUES:
+                names = self._rows.unsettled_anew(self._tree.names(home(QUEUES, self.file)))
+            else:
+                names = set(self._tree.ids(DELAY, self.file))
+            for uid in filter(is_id, names.difference(self._protected_ids)):
+                row = self._rows.get(uid)
+                if row is None or (row.group in groups and not row.is_held):
+                    self._load(folder, uid)
 
     def _place(self, folder: str, uid: str) -> str:
         return self._tree.place(folder, self.file, uid)
