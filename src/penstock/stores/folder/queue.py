@@ -78,11 +78,12 @@ class FolderQueue(PuttingQueue):
         return next(iter(self._take(1, wait, fetch)), None)
 
     def _fetching(self, ids: Sequence[str], state: str, finish: Callable[[list[Won]], list[str]]) -> list[Won]:
-        with self._moving(), groups.claiming(self._tree, self.file) as alone:
+        with self._moving():
             picked = list(ids)
             try:
-                won = self._win_picked(picked, alone, leased=state == "in_flight" or self._keeps_done)
-                lost = finish(won)
+                with groups.claiming(self._tree, self.file) as alone:
+                    won = self._win_picked(picked, alone, leased=state == "in_flight" or self._keeps_done)
+                    lost = finish(won)
             except BaseException:
                 self._give_back(picked)
                 raise
