@@ -1,12 +1,15 @@
-"""The plug-in of text stores for `contract/kinds.py`: URLs, opening, tables, advice."""
+"""The plug-in of text stores for `contract/kinds.py`: URLs, opening, tables, doctor, advice."""
 
 import os
 import shlex
+from typing import Any
 
+from penstock.contract.examination import Examination
 from penstock.contract.kinds import Kind, Options, folder_has, split
 from penstock.contract.tables import Tables
 from penstock.engine.unowned import copied_by_hand
-from penstock.stores.text.backend import SUFFIX, TextBackend, open_text, queue_of
+from penstock.stores.text.backend import TextBackend, open_text
+from penstock.stores.text.catalog import SUFFIX, queue_of
 
 
 class TextKind(Kind):
@@ -40,6 +43,11 @@ class TextKind(Kind):
         from penstock.stores.text.tables import TextTables
 
         return TextTables()
+
+    def examine(self, url: str) -> Examination[Any]:
+        from penstock.stores.text.doctor import examine  # here, as opening needs none of it
+
+        return examine(url)
 
     def how_to_make(self, url: str) -> str:
         _, path = split(url)
