@@ -43,7 +43,6 @@ class SimulatedNeighbours:
 class FolderWorld(World):
     """A world with a folder store."""
 
-    grouped = False
     # A lease counts from the beginning of its claim, which takes a while here: it must not end before that does.
     leases = extensions = (60, 1_000)
     longest = 1_000

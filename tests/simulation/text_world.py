@@ -14,8 +14,6 @@ from tests.simulation.world import FOLDER, UNSETTLED, Promise, Script, World
 class TextWorld(World):
     """The same machine and the same promises, kept in text files."""
 
-    grouped = False
-
     def _open(self) -> None:
         self.backend = open_text(f"text:{FOLDER}", clock=self.clock, disk=self.disk, threads=self.scheduler)
         self._store = Store(FOLDER, self.backend)
@@ -128,6 +126,7 @@ TEXT_SCRIPTS: dict[str, Script] = {
         scripts.what_expires,
         scripts.batches,
         scripts.attempts_and_leases,
+        scripts.groups_in_order,
         scripts.rotation_and_packing,
         scripts.queues_that_come_and_go,
         scripts.closing_and_opening,

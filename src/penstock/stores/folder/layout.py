@@ -12,6 +12,7 @@
       batches/ID        the manifest of a put_many: the messages that belong together
       keys/QUEUE        idempotency keys of the last five minutes
       locks/QUEUE       locked by a put into a queue with max_size, or with a key
+      locks/QUEUE:groups  locked by a claim, if the queue has had groups
       long/ID           values that are too long for an attribute
       kept/QUEUE        a second copy of a queue's settings: tells a lost settings file from a deleted queue
       damaged/QUEUE:ID  quarantine: messages whose content or attributes are not what was put

@@ -106,6 +106,18 @@ class QueueView(UnownedQueue):
             self._refreshed = self._clock.monotonic()
             self._refresh_took = self._refreshed - started
 
+    def _learn_of(self, folder: str, groups: Collection[str]) -> None:
+        """Look in queues/ or delay/ for messages of these groups that are not known to be there."""
+        with self.lock, self._reload_on_error(), self._tree.separate_effect():
+            if folder == QUEUES:
+                names = self._rows.unsettled_anew(self._tree.names(home(QUEUES, self.file)))
+            else:
+                names = set(self._tree.ids(DELAY, self.file))
+            for uid in filter(is_id, names.difference(self._protected_ids)):
+                row = self._rows.get(uid)
+                if row is None or (row.group in groups and not row.is_held):
+                    self._load(folder, uid)
+
     def _place(self, folder: str, uid: str) -> str:
         return self._tree.place(folder, self.file, uid)
 

@@ -110,7 +110,9 @@ class TextFileQueue(LockedQueue, UnownedQueue):
             at if each.visible_at is None else each.visible_at for at, each in zip(received, moved, strict=True)
         ]
         expires = [each.expires_at or 0 for each in moved]
-        ledger.state.replay(Put(now, first, [each.priority for each in moved], visible, expires, {}))
+        groups = [each.group for each in moved]
+        priorities = [each.priority for each in moved]
+        ledger.state.replay(Put(now, first, priorities, visible, expires, {}, groups if any(groups) else ()))
         ledger.state.replay(_past(moved, first, now))
         ids = [os.urandom(8).hex() for _ in moved]
         columns = zip(moved, ids, received, visible, expires, strict=True)

@@ -6,6 +6,7 @@ r"""The variables of messages in a text queue's file, and the settings in the co
     \received=2026-11-16T07:30:55.123Z       when it was put; times are UTC
     \created=..., \visible=..., \expires=... if they differ from the time of the put
     \key=order 7                             the idempotency key
+    \group=customer 7                        the group: its messages are handed out one at a time, in order
     \header kind=image                       a header; JSON strings where needed: \header "a b"="c\nd"
     \attempts=0                              reserved, and filled in when the message is claimed
     \lease=                                  reserved for the end of the lease, and the secret of its receipt
@@ -32,6 +33,7 @@ from functools import lru_cache
 from typing import Any, NamedTuple
 from zlib import crc32
 
+from penstock.contract.message import MAX_GROUP
 from penstock.contract.message import Entry as Draft
 from penstock.contract.settings import HIGHEST_PRIORITY, LOWEST_PRIORITY, Settings
 from penstock.errors import PenstockError
@@ -49,7 +51,19 @@ _NUMBER = re.compile(r"[-+]?\d+")
 _REMOVED = b"removed"
 _MOST_ATTEMPTS = 1_000_000_000  # leaves room to count on
 _TIMES = (b"received", b"visible", b"expires", b"created")
-_OURS = ("id", "encoding", "priority", "received", "created", "visible", "expires", "key", "attempts", "lease")
+_OURS = (
+    "id",
+    "encoding",
+    "priority",
+    "received",
+    "created",
+    "visible",
+    "expires",
+    "key",
+    "group",
+    "attempts",
+    "lease",
+)
 _PLAIN_NAME = re.compile(r'[^\s="][^\s=]*')
 
 
@@ -67,6 +81,7 @@ class Facts(NamedTuple):
     mark: str = ""  # the value of \mutex=, if another program wrote it
     removed: bool = False  # whether Penstock has put and removed the message
     odd: tuple[tuple[int, str], ...] = ()  # offsets of values that cannot be parsed, with a warning
+    group: str | None = None
 
 
 NO_FACTS = Facts()
@@ -87,6 +102,7 @@ def facts(entry: Entry) -> Facts:
     lease = _LEASE.fullmatch(said.get(b"lease") or said.get(b"mutex") or "")
     until = read_time(lease[1]) if lease else None
     key = said.get(b"key")
+    group = unquoted(said.get(b"group", ""))
     priority = _number(said.get(b"priority"), LOWEST_PRIORITY, HIGHEST_PRIORITY)
     attempts = _number(said.get(b"attempts"), 0, _MOST_ATTEMPTS)
     times = {name: read_time(said.get(name)) for name in _TIMES}
@@ -94,6 +110,8 @@ def facts(entry: Entry) -> Facts:
     wrong += [name for name, time in times.items() if time is None and said.get(name)]
     if said.get(b"lease") not in (None, "", "removed") and until is None:
         wrong.append(b"lease")
+    if len(group.encode()) > MAX_GROUP:
+        wrong.append(b"group")
     mark = said.get(b"mutex", "") if not _LEASE.fullmatch(said.get(b"mutex", "")) else ""
     return Facts(
         given if _ID.fullmatch(given) else None,
@@ -107,6 +125,7 @@ def facts(entry: Entry) -> Facts:
         mark,
         bool(_ID.fullmatch(given)) and said.get(b"lease") == _REMOVED.decode(),
         tuple((places[name], f"{name.decode()}={said[name][:80]!r} is not understood") for name in wrong),
+        group if b"group" not in wrong and group else None,
     )
 
 
@@ -185,6 +204,8 @@ def new_entry(
         variables.append(b"expires=" + write_time(expires_at).encode())
     if draft.key is not None:
         variables.append(b"key=" + quoted(draft.key).encode())
+    if draft.group is not None:
+        variables.append(b"group=" + quoted(draft.group).encode())
     for name, value in (draft.headers or {}).items():
         written = name if _PLAIN_NAME.fullmatch(name) else json.dumps(name, ensure_ascii=False)
         variables.append(f"header {written}={quoted(value)}".encode())

@@ -350,7 +350,7 @@ def _row(entry: Entry, said: Facts, received_at: int, settings: Settings, now: i
         state = DONE if settings.keep_done is None else GONE  # the file has no time of its ack
     else:
         state = FAILED
-    return Row(state, said.priority, visible_at, said.expires_at or 0, said.attempts, received_at)
+    return Row(state, said.priority, visible_at, said.expires_at or 0, said.attempts, received_at, said.group)
 
 
 def _said_lease(entry: Entry, said: Facts, crc: int, id: str, noted: Note | None) -> Note | None:  # noqa: A002
