@@ -1,7 +1,7 @@
 """Checks the answers and listings of a queue against the rules that concern several messages.
 
-These are: the put that a message came from, batches, keys, receipts, the order of claiming, and how much an
-unanswered claim can explain. `history_life` checks each message by itself.
+These are: the put that a message came from, batches, keys, receipts, the order of claiming, groups, and how much
+an unanswered claim can explain. `history_life` checks each message by itself.
 """
 
 import json
@@ -13,7 +13,7 @@ from itertools import pairwise
 from penstock.contract.settings import FIVE_MINUTES, Settings
 from tests.history_life import SETTLING, Guess, Life, Operation, Record, lease_of, retention
 
-_UNCHANGING = ("payload", "headers", "priority", "created_at", "received_at", "expires_at")
+_UNCHANGING = ("payload", "headers", "priority", "created_at", "received_at", "expires_at", "group")
 
 
 class Violation(AssertionError):
@@ -33,6 +33,7 @@ class Checker:
         self._lives: dict[str, Life] = {}
         self._over: dict[str, Life] = {}  # messages that are gone
         self._keys: dict[str, list[Life]] = {}
+        self._groups: dict[str, list[Life]] = {}
         self._payloads: dict[str, str | None] = {}  # all that were put, and under which key
         self._owners: dict[str, Life] = {}  # by receipt
         self._unseen: dict[str, list[tuple[Operation, int]]] = {}  # put without an answer, by payload
@@ -149,6 +150,8 @@ class Checker:
         put.lives.append(life)
         if put.begun <= self._number:
             life.open[put.name] = put
+        if life.group is not None and life not in self._groups.setdefault(life.group, []):
+            self._groups[life.group].append(life)
         key = put.asked["drafts"][place]["key"]
         if key is not None and life not in self._keys.setdefault(key, []):
             self._keys[key].append(life)
@@ -187,6 +190,7 @@ class Checker:
             "payload": draft["payload"],
             "headers": draft["headers"],
             "priority": draft["priority"],
+            "group": draft.get("group"),
             "created_at": received_at if draft["created_at"] is None else draft["created_at"],
             "expires_at": received_at + kept if kept else None,
         }
@@ -237,11 +241,13 @@ class Checker:
             assert operation.told is not None
             for life in operation.lives:
                 life.story.append(operation.told)
+                life.answered = self._number
                 if not life.answer(operation, self._latest):
                     raise self._violation(f"cannot have been so when {operation.name} was answered", life)
                 self._track(life)
             if operation.do in ("claim", "pop"):
                 self._check_order(operation)
+                self._check_groups(operation)
 
     def _concern(self, operation: Operation) -> None:
         """Find the messages that the operation may have changed."""
@@ -302,6 +308,7 @@ class Checker:
                 life.available_since > taken.begun
                 or any(guess.last > taken.start for guess in life.guesses)
                 or life.expires[0] <= self._latest
+                or not self._was_head(life, taken)
             ):
                 continue
             if is_short:
@@ -309,6 +316,39 @@ class Checker:
             for other in given:
                 if _precedes(life, other):
                     raise self._violation(f"was available, but {taken.name} got {other.id}", life)
+
+    def _members(self, group: str | None) -> list[Life]:
+        """The messages of a group that may be there."""
+        members = self._groups.get(group, []) if group is not None else []
+        return [life for life in members if life.id in self._lives]
+
+    def _was_head(self, life: Life, taken: Operation) -> bool:
+        """Whether its group certainly let it be claimed the whole time."""
+        unseen = [put.asked["drafts"][place] for each in self._unseen.values() for put, place in each]
+        if life.group is not None and life.group in [draft.get("group") for draft in unseen]:
+            return False
+        return all(
+            other is life
+            or other.has_kept_still(taken.begun, ("done", "failed", "gone", "absent"))
+            or (life.is_before(other) and other.has_kept_still(taken.begun, ("waiting",)))
+            for other in self._members(life.group)
+        )
+
+    def _check_groups(self, taken: Operation) -> None:
+        """Of a group only the first was given, and none while another was in flight."""
+        given = Counter(life.group for life in taken.lives if life.group is not None)
+        for life in taken.lives:
+            if life.group is not None and given[life.group] > 1:
+                raise self._violation(f"was given to {taken.name} with another of its group", life)
+            for other in self._members(life.group):
+                if other is life or other.expires[0] <= self._latest:
+                    continue
+                held = other.has_kept_still(taken.begun, ("held",))
+                if held and all(guess.first > self._latest for guess in other.guesses):
+                    why = f"was given to {taken.name} while {other.id} of its group was in flight"
+                    raise self._violation(why, life)
+                if other.is_before(life) and other.has_kept_still(taken.begun, ("waiting",)):
+                    raise self._violation(f"was given to {taken.name} before {other.id} of its group", life)
 
     # A listing
 
@@ -343,6 +383,9 @@ class Checker:
         counts = {state: count for state, count in event.get("counts", states).items() if count}
         if counts != dict(states):
             raise Violation(f"the counts are {counts}, listed are {dict(states)}")
+        held = Counter(each["group"] for each in messages if each["state"] == "in_flight" and each["group"])
+        if any(count > 1 for count in held.values()):
+            raise Violation(f"several messages of a group are in flight: {held.most_common(3)}")
         latest: Life | None = None  # of those so far, the one whose put began last
         for name in listed:
             life = self._life(name)

@@ -86,6 +86,7 @@ class Life:
     guesses: set[Guess] = field(default_factory=lambda: {Guess()})
     open: dict[str, Operation] = field(default_factory=dict)
     story: list[Record] = field(default_factory=list)
+    answered: int = 0  # the number of the last event that answered an operation on it
     available_since: int | None = None  # the number of the event since which it is certain that it can be claimed
 
     @property
@@ -101,6 +102,14 @@ class Life:
     @property
     def priority(self) -> int:
         return int(self.drafts[self.puts[0].name]["priority"])
+
+    @property
+    def group(self) -> str | None:
+        return self.drafts[self.puts[0].name].get("group")
+
+    def has_kept_still(self, since: int, kinds: tuple[str, ...]) -> bool:
+        """Whether no operation has changed it since an event, and it certainly is one of these kinds of guess."""
+        return not self.open and self.answered <= since and all(guess.kind in kinds for guess in self.guesses)
 
     def is_before(self, other: "Life") -> bool:
         """Whether it was certainly put before another."""

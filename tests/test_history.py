@@ -35,7 +35,7 @@ class Broken:
         return iter(listed)
 
     def counts(self) -> dict[str, int]:
-        states = Counter(message.state for message in self.messages())
+        states = Counter[str](message.state for message in self.messages())
         return {state: states[state] for state in STATES}
 
     def lists(self, change: Callable[[list[Message]], list[Message]]) -> None:
@@ -194,6 +194,7 @@ def work(history: History, queue: Queue, name: str, operations: int) -> None:
             delay=random.choice([0, 0, 0.003]),
             retention=random.choice([None, None, 0.02]),
             key=random.choice([None, f"{name} {number}"]),
+            group=random.choice([None, None, "a", "b"]),
         )
 
     for number in range(operations):
@@ -851,3 +852,85 @@ def test_messages_given_together_are_in_order(bench: Bench) -> None:
     bench.broken.answers("claim", lambda claimed: claimed[::-1])
     bench.claim(2)
     bench.refuses("message 1 was given to op-3 after 2")
+
+
+# Groups
+
+
+def given(bench: Bench, *payloads: bytes) -> None:
+    """Let the next claim give these messages, whatever their groups say."""
+
+    def claim(n: int, lease: float, wait: float, consumer: str) -> list[Message]:
+        delattr(bench.broken, "claim")
+        now = bench.clock.now()
+        return [
+            replace(
+                message, state="in_flight", attempts=message.attempts + 1, receipt=f"{message.id}.false",
+                claimed_at=now, lease_until=now + round(lease * 1000), consumer=consumer,
+            )
+            for message in map(bench.message, payloads)
+        ]  # fmt: skip
+
+    bench.broken.replaces("claim", claim)
+
+
+def test_two_messages_of_a_group_in_one_claim_are_noticed(bench: Bench) -> None:
+    for payload in (b"a", b"b"):
+        bench.put(payload, group="a")
+    given(bench, b"a", b"b")
+    bench.claim(2)
+    bench.refuses("with another of its group")
+
+
+@pytest.mark.parametrize("end", ["none", "fail", "redrive"])
+def test_a_message_that_is_given_before_its_turn_is_noticed(bench: Bench, end: str) -> None:
+    for payload in (b"a", b"b"):
+        bench.put(payload, group="a")
+    for _ in range({"none": 0, "fail": 1, "redrive": SETTINGS.max_attempts}[end]):
+        bench.history.fail(bench.queue, *bench.claim())
+    if end == "redrive":
+        bench.history.redrive(bench.queue)
+    given(bench, b"b")
+    bench.claim()
+    bench.refuses("before 1 of its group")
+
+
+def test_a_message_that_is_given_while_another_of_its_group_is_in_flight_is_noticed(bench: Bench) -> None:
+    for payload in (b"a", b"b"):
+        bench.put(payload, group="a")
+    bench.claim(lease=30)
+    bench.clock.advance(29)
+    given(bench, b"b")
+    bench.claim()
+    bench.refuses("while 1 of its group was in flight")
+
+
+def test_two_messages_of_a_group_that_are_listed_in_flight_are_noticed(bench: Bench) -> None:
+    for payload in (b"a", b"b"):
+        bench.put(payload, group="a")
+    bench.broken.lists(lambda listed: [replace(message, state="in_flight") for message in listed])
+    bench.refuses("several messages of a group are in flight")
+
+
+def test_a_group_whose_turn_is_passed_over_is_noticed(bench: Bench) -> None:
+    for payload in (b"a", b"b"):
+        bench.put(payload, group="a")
+    bench.history.ack(bench.queue, *bench.claim())
+    bench.broken.answers("claim", lambda claimed: [])
+    assert bench.claim() == []
+    bench.refuses("was available, but")
+
+
+def test_the_next_of_a_group_has_its_turn_when_the_one_before_has_ended(bench: Bench) -> None:
+    for payload in (b"a", b"b", b"c"):
+        bench.put(payload, group="a")
+    assert bench.claim(3, lease=5)[0].payload == b"a"
+    assert bench.claim(3) == []
+    bench.clock.advance(5)
+    bench.history.ack(bench.queue, *bench.claim(3))
+    bench.history.fail(bench.queue, *bench.claim(3), delay=5)
+    assert bench.claim(3) == []
+    bench.clock.advance(5)
+    bench.history.remove(bench.queue, *[message.id for message in bench.claim(3)])
+    assert [message.payload for message in bench.claim(3)] == [b"c"]
+    bench.reopened()

@@ -117,6 +117,8 @@ def test_messages_show_their_group_and_come_one_at_a_time(run: Run, jobs: pensto
     assert "customer-4" in run("peek", "jobs").stdout
     claimed = printed(run("claim", "jobs", "-n", "9", "--json"))
     assert [(each["payload"], each["group"]) for each in claimed] == [("1", "customer-4"), ("other", None)]
+    empty = run("claim", "jobs", code=3).stderr
+    assert "no message to claim; 2 wait for others of their group; 2 are in flight" in empty
     run("ack", "jobs", claimed[0]["receipt"])
     table = run("claim", "jobs", "-n", "9").stdout
     assert "customer-4" in table
@@ -177,6 +179,7 @@ def test_failed_messages_move_to_another_queue_and_dead_letters_back(run: Run, s
     assert "moved 1 message to other" in run("move", "jobs", "other", first.id).stdout
     assert [message.payload for message in other.messages()] == [first.payload]
     assert printed(run("move", "jobs", "other", "--json", code=3)) == {"moved": 0}
+    assert "queue 'jobs' has no failed messages" in run("move", "jobs", "other", code=3).stderr
     assert "nobody" in run("move", "jobs", "nobody", code=1).output
 
 
@@ -207,9 +210,9 @@ def test_a_payload_that_is_not_text_is_base64_in_json(run: Run, jobs: penstock.Q
         (["put", "default", "x", "-p", "9223372036854775808"], 1, "priority 9223372036854775808"),
         (["put", "default", "x", "--lines"], 2, "--lines reads a file"),
         (["put", "default", "--lines", "--key", "k"], 2, "leave one of them out"),
-        (["create", "default"], 1, "'penstock show NAME' shows its settings"),
+        (["create", "default"], 1, "show default` shows its settings"),
         (["create", "x", "--filter", "upper(a) = 'b'"], 1, "^"),
-        (["create", "x", "--keep-done", "long"], 2, "'long' is not a number of seconds"),
+        (["create", "x", "--keep-done", "long"], 2, "'long' is not a duration: give seconds"),
         (["peek", "--state", "ready"], 2, "'ready' is not one of 'delayed'"),
         (["peek", "-n", "99999999999999999999", "--state", "failed"], 2, "is not in the range"),
         (["pop", "--raw", "--json"], 2, "leave one of them out"),
@@ -415,7 +418,8 @@ def test_the_installed_command_runs_in_a_process_of_its_own() -> None:
     put = subprocess.run([*COMMAND, "put", "default", "x"], capture_output=True, env=environment, check=True)
     assert put.stdout == b"1\n"
     pop = subprocess.run([*COMMAND, "pop"], capture_output=True, env=environment, check=False)
-    assert (pop.returncode, pop.stdout, pop.stderr) == (3, b"", b"")
+    assert (pop.returncode, pop.stdout) == (3, b"")
+    assert pop.stderr == b"queue 'default' has no available messages\n"
 
 
 # The entries of a text store

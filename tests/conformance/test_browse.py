@@ -2,7 +2,7 @@
 
 import pytest
 
-from penstock import InvalidArgument, Queue, SimulatedClock
+from penstock import Draft, InvalidArgument, Queue, SimulatedClock
 from tests.conformance.conftest import MakeQueue
 
 
@@ -41,6 +41,21 @@ def test_messages_lists_each_state_in_the_order_of_putting(make_queue: MakeQueue
     assert len(queue) == queue.count() == 2
 
 
+def test_a_message_is_found_by_its_id_in_every_state(make_queue: MakeQueue) -> None:
+    queue = make_queue(keep_done=60, max_attempts=1)
+    queue.put_many([b"done", b"failed", b"held", Draft(b"waiting", headers={"kind": "a"})])
+    done, failed, _held = queue.claim(3, consumer="w")
+    queue.put(b"delayed", delay=5)
+    failed.fail(reason="no disk")
+    done.ack()
+    listed = list(queue.messages())
+    assert {message.state for message in listed} == {"done", "failed", "in_flight", "available", "delayed"}
+    assert [queue.message(message.id) for message in listed] == listed
+    queue.remove(done.id)
+    for unknown in (done.id, "7" * 40, "x", "../jobs"):
+        assert queue.message(unknown) is None
+
+
 def test_a_receipt_is_shown_to_nobody_but_who_claimed(queue: Queue) -> None:
     queue.put(b"a")
     [claimed] = queue.claim(consumer="w")
@@ -71,9 +86,28 @@ def test_a_listing_goes_on_while_the_queue_is_worked_on(queue: Queue) -> None:
 
 def test_an_unknown_state_is_refused_at_once(queue: Queue) -> None:
     with pytest.raises(InvalidArgument, match="state='ready' is none; give one of delayed, available"):
-        queue.messages("ready")
+        queue.messages("ready")  # type: ignore[arg-type]
 
 
 def test_peek_needs_a_positive_number(queue: Queue) -> None:
     with pytest.raises(InvalidArgument, match="n=0 is out of range"):
         queue.peek(0)
+
+
+def test_an_arrow_table_has_a_row_for_each_message(make_queue: MakeQueue) -> None:
+    queue = make_queue(max_attempts=1)
+    assert queue.to_arrow().num_rows == 0
+    queue.put_many([Draft(b"failed", headers={"type": "order"}), b"held", b"\xff\x00"])
+    failed, _held = queue.claim(2, consumer="w")
+    failed.fail(reason="broken")
+    rows = queue.to_arrow().to_pylist()
+    assert [row["id"] for row in rows] == [message.id for message in queue.messages()]
+    assert [(row["payload"], row["state"]) for row in rows] == [
+        (b"failed", "failed"),
+        (b"held", "in_flight"),
+        (b"\xff\x00", "available"),
+    ]
+    assert [row["consumer"] for row in rows] == ["w", "w", None]
+    assert [row["receipt"] for row in rows] == [None] * 3
+    assert queue.to_arrow("failed").to_pylist() == rows[:1]
+    assert (rows[0]["headers"], rows[0]["reason"]) == ([("type", "order")], "broken")

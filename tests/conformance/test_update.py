@@ -99,7 +99,7 @@ def test_settings_survive_a_restart(
     queue.claim()[0].ack()
     queue.update(**CHANGED)
     queue.update(max_attempts=4)
-    queue.put(b"after")
+    queue.put(b"after", delay=0)
     expected = Settings(**{**CHANGED, "max_attempts": 4})
     for _ in range(2):
         queue = reopen().queue("jobs" if kind.many_queues else "")

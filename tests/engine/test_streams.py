@@ -8,7 +8,7 @@ import pytest
 
 import penstock
 from penstock.contract.message import Entry
-from penstock.contract.operations import Attempts, Counts, Messages, Put, Remove
+from penstock.contract.operations import Attempts, Claim, Counts, Messages, Put, Remove
 from penstock.contract.stream_operations import Streams
 from penstock.contract.streams import reader_name
 from penstock.engine.backend import Engine
@@ -215,6 +215,26 @@ def test_a_run_reads_what_the_last_batch_before_it_has_rejected(opened: Opening)
     assert ids(streams, 2) == ["2", "3"]
     streams.fail("default", "s", 2, ["2"], "no")
     assert streams.next("default", "s", READER, 2, 10, MANY, "two") is None
+
+
+def test_batches_have_a_groups_messages_in_order_and_consumers_wait_for_them(
+    reopened: Callable[[], Engine],
+) -> None:
+    backend = reopened()
+    groups = ["a"] * 6 + ["b", None]
+    backend.run(Put("default", [Entry(b"%d" % at, group=group) for at, group in enumerate(groups)]))
+    seen, batch = [], 0
+    while backend.run(Counts("default"))["available"]:
+        backend.streams().begin("default", "s", GONE)
+        batch = backend.streams().next("default", "s", GONE, batch, 4, MANY) or 0
+        backend = reopened()
+        page = backend.streams().messages("default", "s", batch, "", "", 10)
+        seen.append([(message.payload.decode(), message.group) for message in page])
+        assert backend.run(Claim("default", 9, 30, 0, "me")) == []
+    assert seen == [
+        [("0", "a"), ("1", "a"), ("6", "b"), ("7", None)],
+        [("2", "a"), ("3", "a"), ("4", "a"), ("5", "a")],
+    ]
 
 
 @pytest.mark.parametrize("logged", [True, False])

@@ -86,7 +86,8 @@ def use(log: Log, name: str, url: str, options: str) -> None:
             number = int(queue.settings.description or 0) + 1
             told.note(description=int(queue.update(description=str(number)).description))
 
-    for worker in workers(history, name, *([255] if kind == "slate" else [])):
+    lowest_priority = 255 if kind == "slate" else -(2**63)
+    for worker in workers(history, name, lowest_priority, groups=kind in ("journal", "slate")):
         in_thread(worker.run, queue)
     in_thread(tend, Random(name))
     ready()

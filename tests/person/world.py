@@ -89,6 +89,7 @@ class World:
             lambda: history.put(queue, Draft(self.payload(), random.choice([0, 0, 3]))),
             lambda: history.put(queue, Draft(self.payload(), delay=random.choice([1, 40]), retention=3_000)),
             lambda: history.put_many(queue, [self.payload() for _ in range(random.randint(2, 5))]),
+            lambda: history.put_many(queue, [Draft(self.payload(), group=random.choice("ab")) for _ in range(2)]),
             lambda: (
                 history.claim(queue, random.randint(1, 3), random.choice([5, 30, 600]))
                 if takes

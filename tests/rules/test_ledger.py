@@ -442,6 +442,31 @@ def test_a_batch_of_a_stream_has_the_messages_of_a_group_in_order_and_the_next_b
     assert second.seqs == [4, 7, 5, 8, 9, 10]
 
 
+@pytest.mark.parametrize("apart", [0, 2_000], ids=["in one page", "in two pages"])
+def test_a_head_waits_for_a_member_behind_it_that_is_in_flight_after_a_reload_too(apart: int) -> None:
+    ledger = ledger_with(0, max_attempts=1)
+    for group in ("a", *[None] * apart, "a", "b"):
+        ledger.put([Entry(b"", 0 if group else 9, group=group)], START)
+    first = ledger.claim(1, 30, "worker", 1, START)
+    assert first is not None
+    ledger.fail([(seq, 1) for seq in first.seqs], 0, "no", START)
+    second = ledger.claim(1, 30, "worker", 2, START)
+    assert second is not None
+    assert second.seqs == [2 + apart]
+    ledger.redrive(first.seqs, START)
+    loaded = State("q", ledger.settings, 1)
+    snapshot = ledger.state.snapshot()
+    for number, page in snapshot.pages:
+        loaded.load_page(number, page)
+    loaded.load(snapshot)
+    for state in (ledger.state, loaded):
+        assert state.peek(1) == [3 + apart]
+        assert state.available() == 1 + apart
+        state.apply(Ack(START, second.seqs))
+        assert state.peek(2) == [1, 3 + apart]
+        assert state.available() == 2 + apart
+
+
 def test_more_priorities_than_there_are_lanes_keep_their_order() -> None:
     ledger = ledger_with(0)
     priorities = [(number * 7919) % 1000 - 500 for number in range(1000)] * 2

@@ -35,6 +35,8 @@ def draft(world: World, random: Random) -> Draft:
         fields["key"] = f"key {world.payloads}"
     if random.random() < 0.2:
         fields["headers"] = {"number": str(world.payloads), "kind": "simulated"}
+    if world.grouped and random.random() < 0.4:
+        fields["group"] = random.choice("ab")
     return Draft(world.payload(random.choice((0, 0, 50, 700))), **fields)
 
 

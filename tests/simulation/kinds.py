@@ -55,6 +55,7 @@ FOLDER_SCRIPTS: dict[str, Script] = {
         scripts.what_expires,
         scripts.batches,
         scripts.attempts_and_leases,
+        scripts.groups_in_order,
         scripts.queues_that_come_and_go,
         scripts.closing_and_opening,
         scripts.emptying,

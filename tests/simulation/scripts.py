@@ -97,6 +97,33 @@ def attempts_and_leases(world: World) -> None:
     world.close()
 
 
+def groups_in_order(world: World) -> None:
+    world.open()
+    world.create("jobs", max_attempts=2, keep_done=30)
+    ask = world.ask("jobs")
+    ask.put(group="a")
+    ask.put_many([Draft(world.payload(200), -number, group="abb"[number % 3]) for number in range(4)])
+    ask.put_many([Draft(world.payload()), Draft(world.payload(), delay=5, group="b")])
+    claimed = ask.claim(9, lease=10)
+    ask.ack(*claimed[:1])
+    ask.fail(*claimed[1:2], delay=3, reason="later")
+    ask.claim(9, lease=2)
+    world.pack("jobs")
+    world.clock.advance(3)
+    for message in ask.claim(9):
+        ask.fail(message)
+    world.reopen()
+    ask.redrive()
+    ask.ack(*ask.claim(2))
+    ask.put(group="b", retention=5)
+    world.pack("jobs")
+    world.reopen()
+    world.clock.advance(40)
+    ask.ack(*ask.claim(9))
+    ask.pop()
+    world.close()
+
+
 def rotation_and_packing(world: World) -> None:
     world.open()
     world.create("jobs", keep_done=30, max_attempts=1)
@@ -350,6 +377,7 @@ SCRIPTS: dict[str, Script] = {
         what_expires,
         batches,
         attempts_and_leases,
+        groups_in_order,
         rotation_and_packing,
         packing_together,
         queues_that_come_and_go,

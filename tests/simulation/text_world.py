@@ -126,6 +126,7 @@ TEXT_SCRIPTS: dict[str, Script] = {
         scripts.what_expires,
         scripts.batches,
         scripts.attempts_and_leases,
+        scripts.groups_in_order,
         scripts.rotation_and_packing,
         scripts.queues_that_come_and_go,
         scripts.closing_and_opening,

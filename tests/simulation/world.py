@@ -14,7 +14,7 @@ from random import Random
 from typing import Any, TypeVar
 
 import penstock
-from penstock import Draft, Message, Queue, Store
+from penstock import Draft, Message, Queue, State, Store
 from penstock.contract.settings import Settings
 from penstock.stores.journal import replay
 from penstock.stores.journal.packing import Result, Round, build_order
@@ -54,6 +54,7 @@ class World:
     """A simulated machine with a disk and a clock, a store on it, and the store's answers so far."""
 
     place: Callable[[str], int] = int  # of an id among all that the store ever gave
+    grouped = True  # whether some messages have a group
     prompt = True  # whether puts take effect at the moment that they say, not after it
     leases: tuple[float, ...] = (0.001, 2, 30)  # that consumers ask for
     extensions: tuple[float, ...] = (1, 20)
@@ -352,7 +353,7 @@ class Asking:
         call = getattr(self.history, operation)
         return lambda *arguments, **fields: self._attempt(lambda: call(self.queue, *arguments, **fields), nothing)
 
-    def messages(self, state: str | None = None) -> list[Message]:
+    def messages(self, state: State | None = None) -> list[Message]:
         """Those in that state whose put was answered: the history could not tell what became of another."""
         nothing: list[Message] = []
         listed = self._attempt(lambda: list(self.queue.messages(state)), nothing)

@@ -26,6 +26,28 @@ from tests.spark.stores import opened
 from tests.spark.streams import Recorder, consuming, forget_last, run
 
 
+@pytest.mark.parametrize("kind", ["journal", "slate"])
+def test_a_groups_messages_come_in_order_within_and_across_batches(
+    spark: SparkSession, kind: str, tmp_path: Path
+) -> None:
+    url, sink = f"{kind}:{tmp_path / 'store'}", Recorder()
+    with penstock.open(url) as found:
+        drafts = [penstock.Draft(b"x", group="a" if number < 40 else None) for number in range(50)]
+        found.create("jobs").put_many(drafts)
+    groups: list[str | None] = []
+
+    def process(rows: DataFrame, number: int) -> None:
+        sink(rows, number)
+        groups.extend(row["group"] for row in rows.select("id", "group").orderBy("id").collect())
+
+    assert penstock.spark.drain(consuming(spark, url, maxRowsPerBatch=20), process, tmp_path / "checkpoint") == 3
+    assert groups.count("a") == 40
+    in_order = [int(each) for number in range(3) for each in sorted(sink.batches[number][0], key=int)]
+    assert [each for each in in_order if each <= 40] == list(range(1, 41))
+    with penstock.open(url) as found:
+        assert found.queue("jobs").count() == 0
+
+
 @pytest.fixture
 def store(tmp_path: Path) -> Path:
     with penstock.open(tmp_path / "store") as made:

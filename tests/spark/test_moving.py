@@ -56,10 +56,12 @@ def test_rows_of_json_lines_become_messages_with_priority_and_headers(
         payload_column="body",
         priority="urgency",
         headers={"type": "kind", "at": "region"},
+        group="region",
     )
     found = messages(store, "eu")
     assert [json.loads(each.payload) for each in found] == [row["body"] for row in ROWS]
     assert [each.priority for each in found] == [2, 0, -1]
+    assert [each.group for each in found] == ["eu", "us", "eu"]
     assert [each.headers for each in found] == [
         {"type": "order", "at": "eu"},
         {"at": "us"},
@@ -196,6 +198,32 @@ def as_arrived(row: tuple[Any, ...]) -> tuple[Any, ...]:
         return row
     ended = [each for each in row[13] if each.outcome is not None]
     return (*row[:8], "available", None, None, None, row[12], ended)
+
+
+@pytest.mark.parametrize("kind", ["slate", "server"])
+def test_groups_go_from_store_to_store_and_back(
+    spark: SparkSession, request: pytest.FixtureRequest, tmp_path: Path, kind: str
+) -> None:
+    source, back = str(tmp_path / "a"), str(tmp_path / "back")
+    settings: dict[str, Any] = {"lease": 5, "delay": 7, "backoff": (1, 2, 9), "labels": {"team": "ü"}}
+    with penstock.open(source) as made:
+        queue = made.create("jobs", max_attempts=1, keep_done=None, **settings)
+        queue.put_many([Draft(b"%d" % at, delay=0, group="ab."[at % 3].strip(".") or None) for at in range(9)])
+        queue.ack(*queue.claim(1))
+        queue.fail(*queue.claim(1))
+        expected = [(each.payload, each.group, each.state) for each in queue.messages()]
+        order = [message.payload for message in queue.peek(9)]
+    with opened(kind, request, tmp_path / "b") as place:
+        jobs.convert(spark, source, place.url)
+        for url in (place.url, back):
+            if url == back:
+                jobs.convert(spark, place.url, back)
+            with penstock.open(url) as found:
+                copied = found.queue("jobs")
+                by_payload = sorted((each.payload, each.group, each.state) for each in copied.messages())
+                assert by_payload == sorted(expected, key=str)
+                assert [message.payload for message in copied.peek(9)] == order
+                assert {name: copied.settings[name] for name in settings} == settings
 
 
 @pytest.mark.parametrize("kind", KINDS)

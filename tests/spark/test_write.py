@@ -71,6 +71,26 @@ def test_every_column_that_can_be_set_is_kept(spark: SparkSession, place: Place)
     assert last.expires_at == last.received_at + 60_000  # as the queue says
 
 
+@pytest.mark.parametrize("place", [*TWO_KINDS, "slate"], indirect=True)
+def test_groups_are_written_and_read_as_a_column(spark: SparkSession, place: Place) -> None:
+    place.store.create("later", delay=60)
+    rows = spark.range(8).selectExpr(
+        "cast(id as string) AS payload", "if(id % 4 = 3, NULL, concat('ü', id % 4)) AS `group`"
+    )
+    write(rows.coalesce(1), place.url, queue="jobs")
+    write(rows.where("id < 3").select("payload"), place.url, queue="later")
+    queue = place.store.queue("jobs")
+    groups = [None if at % 4 == 3 else f"ü{at % 4}" for at in range(8)]
+    assert [message.group for message in queue.messages()] == groups
+    assert [message.payload for message in queue.claim(9)] == [b"0", b"1", b"2", b"3", b"7"]
+    assert place.store.queue("later").counts()["delayed"] == 3
+    found = spark.read.format("penstock").load(place.url).where("queue = 'jobs'").orderBy("payload")
+    assert [row["group"] for row in found.select("group").collect()] == groups
+    for wrong, why in (("''", "a group of 0 bytes"), ("repeat('ü', 128)", "a group of 256 bytes")):
+        with pytest.raises(PySparkException, match=f"row 1 of partition 0: {why}"):
+            write(spark.sql(f"SELECT 'x' AS payload, {wrong} AS `group`"), place.url, queue="jobs")
+
+
 def test_a_column_says_which_queue_and_the_option_what_it_leaves_open(spark: SparkSession, place: Place) -> None:
     rows = spark.range(3000).selectExpr(
         "cast(id as string) AS payload", "CASE id % 3 WHEN 0 THEN 'jobs' WHEN 1 THEN 'default' END AS queue"

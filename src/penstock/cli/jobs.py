@@ -102,6 +102,7 @@ Examples:
               help="A column with the priority of each message, or one priority for all.")  # fmt: skip
 @pairs_option("--header", "headers", metavar="NAME=COLUMN", help="A header, with its value from a column")
 @click.option("--queue-column", metavar="COLUMN", help="A column with the queue of each message.")
+@click.option("--group", metavar="COLUMN", help="A column with the group of each message.")
 @pairs_option(
     "--option", "options", metavar="NAME=VALUE", help="An option of Spark's reader, as in multiLine=true"
 )

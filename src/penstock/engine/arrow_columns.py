@@ -16,7 +16,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from penstock.contract.message import LATEST, STATES, Attempt, Message
+from penstock.contract.arrow import TIME
+from penstock.contract.message import LATEST, STATES, Attempt
 from penstock.contract.settings import Settings
 from penstock.rules.rows import DONE, FAILED, IN_FLIGHT, Page
 
@@ -41,9 +42,10 @@ SOURCES: Mapping[str, tuple[str, ...]] = {
     "consumer": ("consumer", "state"),
     "settled_at": ("ends_at", "state"),
     "reason": ("reason",),
+    "group": ("group",),
 }
-TIME = pa.timestamp("us", "UTC")
 _STATES = pa.array([None, *STATES], pa.string())
+_TEXTS = ("consumer", "reason", "group")  # columns that are no numbers
 _CLAIMED = (IN_FLIGHT, DONE, FAILED)
 _PART, _SMALL_PART = 96 << 20, 4 << 20  # bytes of bodies that one task reads, at most and at least
 _PART_ROWS, _SMALL_PART_ROWS = 2_000_000, 100_000  # and rows
@@ -73,7 +75,7 @@ def rows_of(
             order = by_place if there is None else there[by_place]
     columns: dict[str, pa.Array] = {}
     for name in wanted:
-        if name in ("consumer", "reason"):
+        if name in _TEXTS:
             columns[name] = _texts(pages, name, order)
             continue
         values = place if name == "place" else _column(name, pages, state, queue)
@@ -123,7 +125,10 @@ def _texts(pages: Sequence[tuple[int, Page]], name: str, order: Column) -> pa.Ar
     parts = []
     for _, page in pages:
         count = len(page.state)
-        known = [] if page.claims is None else getattr(page.claims, name)[:count]
+        if name == "group":
+            known = (page.groups or [])[:count]
+        else:
+            known = [] if page.claims is None else getattr(page.claims, name)[:count]
         parts.append(pa.nulls(count, pa.string()) if not any(known) else _text(known, count))
     texts = pa.concat_arrays(parts) if parts else pa.nulls(0, pa.string())
     return texts if order is None else texts.take(pa.array(order))
@@ -207,8 +212,8 @@ def shown(name: str, rows: pa.RecordBatch, queues: pa.Array) -> pa.Array:
         return times(expires_at, expires_at == 0)
     if name == "receipt":
         return pa.nulls(len(rows), pa.string())
-    if name == "reason":
-        return rows["reason"]
+    if name in ("reason", "group"):
+        return rows[name]
     states = {"lease_until": (IN_FLIGHT,), "settled_at": (DONE, FAILED)}.get(name, _CLAIMED)
     applies = np.isin(_numpy(rows["state"]), states)
     if name == "consumer":
@@ -229,22 +234,6 @@ def _numpy(column: pa.Array) -> Column:
 
 
 # Rows that come one by one
-
-
-def column_of(values: Any, kind: pa.DataType) -> pa.Array:
-    """A column from a list or an array of values in the form that messages have."""
-    if pa.types.is_timestamp(kind):
-        milliseconds = pc.min_element_wise(pa.array(values, pa.int64()), LATEST, skip_nulls=False)
-        return pc.multiply(milliseconds, 1000).cast(kind)
-    if pa.types.is_map(kind):
-        values = [list((each or {}).items()) for each in values]
-    return pa.array(values, kind)
-
-
-def messages_as_batch(messages: Sequence[Message], schema: pa.Schema) -> pa.RecordBatch:
-    """Messages as columns."""
-    arrays = [column_of([getattr(each, field.name) for each in messages], field.type) for field in schema]
-    return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
 
 def queue_row(name: str, settings: Settings, counts: Mapping[str, int]) -> dict[str, Any]:

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock.contract.loads import Sent
-from penstock.contract.message import LATEST, Attempt, checked_headers
+from penstock.contract.message import LATEST, MAX_GROUP, Attempt, checked_headers
 from penstock.contract.settings import HIGHEST_PRIORITY, LOWEST_PRIORITY, Settings
 from penstock.contract.tables import Target
 from penstock.errors import InvalidArgument, InvalidPriority, PayloadTooLarge, PenstockError, QueueNotFound
@@ -124,6 +124,16 @@ class RowStager:
             text = f"priority {priority[at]}; queue {self._names[number[at]]!r} takes {low} to {high}"
             raise self._bad(at, InvalidPriority, text)
         return priority
+
+    def _groups(self, rows: pa.RecordBatch) -> dict[str, Column]:
+        """The group of each row, as the column `group`; no column if the rows have none."""
+        if "group" not in rows.schema.names:
+            return {}
+        sizes = pc.fill_null(pc.binary_length(rows["group"]), 1).to_numpy()
+        for at in np.flatnonzero((sizes < 1) | (sizes > MAX_GROUP))[:1].tolist():
+            text = f"a group of {sizes[at]} bytes; give 1 to {MAX_GROUP} bytes, or NULL for none"
+            raise self._bad(at, InvalidArgument, text)
+        return {"group": np.array(rows["group"].to_pylist(), object)}
 
     def _times(self, rows: pa.RecordBatch, name: str, missing: Any) -> Column:
         """A column of times as milliseconds."""
@@ -278,6 +288,7 @@ class Sender(RowStager):
             columns["priority"] = self._priorities(rows, number).tolist()
         else:
             self._priorities(rows, number)
+        columns |= {name: column.tolist() for name, column in self._groups(rows).items()}
         for name in ("created_at", "visible_at", "expires_at"):
             if name in rows.schema.names:
                 columns[name] = self._times_or_none(rows, name)

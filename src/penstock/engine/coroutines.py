@@ -23,6 +23,7 @@ from penstock.contract.operations import (
     Attempts,
     Counts,
     Fail,
+    Figures,
     Lookup,
     Messages,
     Parts,
@@ -35,7 +36,7 @@ from penstock.contract.operations import (
 )
 from penstock.contract.settings import MAX_PAYLOAD
 from penstock.engine.backend import Committing, Engine
-from penstock.engine.queue import STEPS, Figures, LiveQueue, Waiter
+from penstock.engine.queue import STEPS, LiveQueue, Waiter
 from penstock.engine.views import Taken
 from penstock.errors import LeaseExpired, PenstockError
 from penstock.system.clock import pause

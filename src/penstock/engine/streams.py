@@ -22,7 +22,7 @@ from penstock.engine.views import fill, parse_ids, row_as_seen
 from penstock.errors import PenstockError, StreamInUse
 from penstock.rules.ledger import Ledger
 from penstock.rules.records import Record
-from penstock.rules.rows import Page, Rows
+from penstock.rules.rows import AVAILABLE, Page, Rows
 from penstock.rules.streams import Run
 from penstock.system.clock import Clock
 
@@ -272,14 +272,14 @@ class LiveStreams(Generic[OneStorage]):
             info = ledger.streams.info(stream)
             current = self._run(info, run, start, now, ledger)
             coming = info.failures  # messages that are available again once the batch is settled
-            known.storage.make_room(claims=min(rows, ledger.state.available() + coming))
+            known.storage.make_room(claims=min(rows, ledger.state.by_state[AVAILABLE] + coming))
             settled, offered = ledger.streams.offer(stream, reader, start, now)
             _keep(known, settled)
-            count = min(rows, ledger.state.available())
-            if offered is None and count:
+            # All available messages: those behind the head of their group can be in the same batch.
+            count = min(rows, ledger.state.by_state[AVAILABLE])
+            if offered is None and count and ledger.state.available():
                 if ledger.state.stored > size:  # else all of it fits
-                    ahead = ledger.streams.due(stream, count, current) if current else ledger.state.peek(count)
-                    count = known.live.fitting(ahead, size)
+                    count = known.live.fitting(ledger.streams.due(stream, count, current), size)
                 claimed = ledger.streams.claim(stream, count, int.from_bytes(os.urandom(8)), now, current)
                 _keep(known, claimed)
                 offered = claimed and claimed.batch

@@ -29,6 +29,7 @@ class Groups:
         self._in_flight: dict[str, int] = {}  # of groups that have some
         self._available = 0  # members that are available
         self._open = 0  # groups whose head can be claimed
+        self._passed: list[int] = []  # heads behind which a member is in flight, while a page is loaded
 
     def __bool__(self) -> bool:
         return bool(self._members)
@@ -46,7 +47,8 @@ class Groups:
         if members is not None:
             members.append(seq)
             if state == IN_FLIGHT:  # only while a state is loaded
-                self._leave_order(group, members)
+                if group not in self._in_flight:
+                    self._passed.append(members[members[0]])
                 self._in_flight[group] = self._in_flight.get(group, 0) + 1
             return False
         self._members[group] = array("q", (1, seq))
@@ -56,6 +58,15 @@ class Groups:
             return False
         self._open += 1
         return True
+
+    def loaded(self) -> None:
+        """A page is loaded: heads cannot be claimed while a member behind them is in flight."""
+        for head in self._passed:
+            page, at = self._rows[head]
+            if page.state[at] == AVAILABLE:
+                self._open -= 1
+                self._ready.withdraw(head)
+        self._passed.clear()
 
     def take(self, group: str) -> None:
         """An available message is in flight now: change(), for the usual case."""
@@ -131,14 +142,6 @@ class Groups:
             page, at = self._rows[head]
             state = page.state[at]
         return head if state == AVAILABLE else None
-
-    def _leave_order(self, group: str, members: "array[int]") -> None:
-        """The head cannot be claimed any more, as a member behind it is in flight."""
-        head = members[members[0]]
-        page, at = self._rows[head]
-        if page.state[at] == AVAILABLE and group not in self._in_flight:
-            self._open -= 1
-            self._ready.withdraw(head)
 
     def _with(self, group: str, members: "array[int] | None", seq: int) -> "array[int]":
         if members is None:

@@ -8,9 +8,10 @@ from array import array
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple, TypeAlias
 
-from penstock.contract.message import Entry, Plain
+from penstock.contract import refusals
+from penstock.contract.message import Entry, Plain, groups_of
 from penstock.contract.settings import HIGHEST_PRIORITY, LOWEST_PRIORITY, MAX_COUNT, Settings
-from penstock.errors import InvalidPriority, PayloadTooLarge, QueueFull
+from penstock.errors import InvalidPriority, PayloadTooLarge
 from penstock.rules.records import (
     BY_BACKOFF,
     Ack,
@@ -94,8 +95,7 @@ class Ledger:
         usual = self.settings.retention
         kept_for = (usual if entry.retention is None else entry.retention for entry in new)
         expires = [now + at_least_one(seconds) if seconds else 0 for seconds in kept_for]
-        groups = [entry.group for entry in new]
-        record = Put(now, self.state.next_seq, priority, visible, expires, keys, groups if any(groups) else ())
+        record = Put(now, self.state.next_seq, priority, visible, expires, keys, groups_of(new))
         self.state.put(record)
         return Admission(seqs, new, record)
 
@@ -143,9 +143,8 @@ class Ledger:
         for entry in entries:
             self.check_values(len(entry.payload), entry.priority)
         self.check_room(len(entries))
-        priority, groups = [entry.priority for entry in entries], [entry.group for entry in entries]
-        in_groups = groups if any(groups) else ()
-        record = Put(now, self.state.next_seq, priority, visible_at, expires_at, {}, in_groups, taken)
+        priority = [entry.priority for entry in entries]
+        record = Put(now, self.state.next_seq, priority, visible_at, expires_at, {}, groups_of(entries), taken)
         self.state.put(record)
         return record
 
@@ -310,10 +309,7 @@ class Ledger:
         most = self.state.settings.max_size
         size = self.state.waiting() + self._expected
         if most and size + more > most:
-            raise QueueFull(
-                f"queue {self.name!r} holds {size} of at most {most} messages; {more} more "
-                "do not fit: put fewer, or retry when consumers have caught up"
-            )
+            raise refusals.full(self.name, size, most, more)
 
     def _number_keyed(self, entries: Sequence[Entry], first: int) -> tuple[list[int], list[Entry], dict[str, int]]:
         seqs: list[int] = []

@@ -78,6 +78,11 @@ class Ready:
         self._withdrawn.add(seq)
         self.entries -= 1
 
+    @property
+    def stale(self) -> int:
+        """How many entries of withdrawn messages there are."""
+        return len(self._withdrawn)
+
     def take(self, n: int, available: int) -> list[int]:
         """Take out up to n next messages; `available` is how many there are."""
         clean = self.entries == available  # no stale entries

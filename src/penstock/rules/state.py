@@ -289,6 +289,7 @@ class State:
         for priority, arrived in lanes.items():
             self.ready.arrive(arrived, priority)
         self.rows.adopt(first, page)
+        self.groups.loaded()
 
     def load(self, snapshot: StateSnapshot) -> None:
         """Restore a snapshot except its pages and streams."""

@@ -163,8 +163,10 @@ class Streams:
             raise self._mismatch(stream, found, start)
         return settled, None if found.held is None else found.held.number
 
-    def due(self, stream: str, n: int, run: Run) -> list[int]:
-        """Up to n messages that a run has not read yet, in the order of claiming."""
+    def due(self, stream: str, n: int, run: Run | None = None) -> list[int]:
+        """Up to n messages that claim() would give, in its order."""
+        if run is None:
+            return self._with_groups(self._state.peek(n), n)
 
         def is_due(seq: int) -> bool:
             return self.is_due_in(run, stream, seq)

@@ -18,13 +18,14 @@ from typing import Any
 import pyarrow as pa
 
 from penstock.contract import names
+from penstock.contract.arrow import messages_as_batch
 from penstock.contract.kinds import Options, kind_of, split
 from penstock.contract.loads import SinkCommit
 from penstock.contract.message import STATES, Entry, Moved
 from penstock.contract.operations import PAGE, Attempts, Create, Lookup, Messages, Put, Queues
 from penstock.contract.settings import Settings
 from penstock.contract.tables import Opener, Read, Staged, Tables, Target, grouped
-from penstock.engine.arrow_columns import attempt_row, messages_as_batch, queue_row, rows_as_batch
+from penstock.engine.arrow_columns import attempt_row, queue_row, rows_as_batch
 from penstock.engine.arrow_rows import send
 from penstock.errors import QueueExists, QueueNotFound
 from penstock.stores.folder.shared import SystemNeighbours, process_name
@@ -162,7 +163,7 @@ class Run:
 def _home(store: str) -> str:
     """The folder of a store's loads."""
     path = os.path.abspath(split(store)[1])
-    return os.path.join(os.path.dirname(path) if path.endswith(".tq") else path, _FOLDER)
+    return os.path.join(os.path.dirname(path) if path.lower().endswith(".tq") else path, _FOLDER)
 
 
 class FrameLoader:
@@ -241,7 +242,8 @@ def _entries(disk: Disk, path: str, now: int) -> Iterator[Entry]:
             past["history"] = past["history"] or ()
             times = {"visible_at": visible_at, "expires_at": expires_at}
             past |= {name: column[at] for name, column in times.items() if column}
-            yield Moved(entry.payload, entry.priority, entry.headers, created_at=entry.created_at, **past)
+            past |= {"created_at": entry.created_at, "group": entry.group}
+            yield Moved(entry.payload, entry.priority, entry.headers, **past)
             continue
         delay = max((visible_at[at] or 0) - now, 0) / 1000 if visible_at else 0
         if expires_at and expires_at[at] is not None:

@@ -8,6 +8,7 @@ from typing import Any
 
 from penstock import Queue, SimulatedClock, Store
 from penstock.contract.message import Entry as Draft
+from penstock.contract.settings import Settings
 from penstock.stores.journal import replay
 from penstock.stores.journal.format import AddX, Dialect, Entry, encode
 from penstock.stores.journal.loads import Load, make_folder
@@ -38,7 +39,7 @@ def staged(backend: JournalBackend, parts: dict[str, dict[str, list[Draft]]], gr
         part = part_of(file)
         for queue, entries in queues.items():
             for start in range(0, len(entries), group):
-                part.add_entries(queue, entries[start : start + group], 0, 1_700_000_000_000)
+                part.add_entries(queue, entries[start : start + group], Settings(), 1_700_000_000_000)
         part.close()
         pieces += part.pieces
     return Load(load, pieces, **more)

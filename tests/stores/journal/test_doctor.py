@@ -607,3 +607,18 @@ def test_a_store_at_work_is_found_sound_all_the_time(tmp_path: Path) -> None:
         finally:
             stop.set()
             worker.join()
+
+
+@pytest.mark.parametrize("pack", [False, True])
+def test_messages_of_groups_are_examined_like_others(tmp_path: Path, pack: bool) -> None:
+    backend = open_journal(tmp_path, clock=SimulatedClock(NOW))
+    with Store("", backend) as store:
+        queue = store.create("jobs", max_attempts=1)
+        queue.put_many([Draft(b"x", group=group) for group in ("a", "a", None, "b")])
+        queue.fail(queue.claim(3)[0])
+        queue.redrive()
+        if pack:
+            backend.pack("jobs")
+    examination = examined(tmp_path)
+    assert examination.sound
+    assert jobs_of(examination).counts == {"delayed": 0, "available": 2, "in_flight": 2, "done": 0, "failed": 0}

@@ -72,6 +72,30 @@ def test_packing_takes_nothing_from_one_who_follows(backend: JournalBackend, fol
     assert not follower.lost
 
 
+@pytest.mark.parametrize("pack", [False, True])
+def test_groups_are_seen_in_files_and_in_packed_ones(
+    backend: JournalBackend, follower: Follower, pack: bool
+) -> None:
+    if not pack:
+        follower.follow(0)
+    groups = [None, *"ab", None, None, *"aba", None]
+    for start in (0, 3, 5):
+        backend.run(Put("default", [Entry(b"x", group=group) for group in groups[start : start + 3]]))
+    put(backend, 40)
+    if pack:
+        backend.pack("default")
+        follower.follow(0)
+    put(backend, 1)
+    backend.run(Put("default", [Entry(b"x", group="z")]))
+    expected = [*groups[0:3], *groups[3:6], *groups[5:8], *[None] * 41, "z"]
+    follower.fill(10_000)
+    for after in (0, 2, 5):
+        follower.forget(after)
+        assert [message.group for message in follower.messages(after, 100, 100)] == expected[after:]
+        pages = follower.entries.pages(after, 100)
+        assert [page.group(at) for _, page in pages for at in range(page.live)] == expected[after:]
+
+
 def test_what_was_packed_away_before_it_was_seen_is_known_to_be_lost(backend: JournalBackend) -> None:
     put(backend, 20)
     backend.run(Remove("default", [str(seq) for seq in range(5, 9)]))

@@ -9,7 +9,7 @@ from random import Random
 import pytest
 
 from penstock.contract.message import Attempt, Entry
-from penstock.contract.operations import Ack, Attempts, Claim, Lookup, Messages, Put, Remove
+from penstock.contract.operations import Ack, Attempts, Claim, Lookup, Messages, Put, Release, Remove
 from penstock.contract.settings import Settings
 from penstock.errors import InvalidPriority, PayloadTooLarge, QueueFull, QueueNotFound
 from penstock.rules import records as rules
@@ -57,6 +57,25 @@ def test_what_was_put_before_and_after_a_load_keeps_its_order(tmp_path: Path, si
     backend.run(Ack("default", [message.receipt or "" for message in claimed]))
     backend.close()
     assert os.listdir(tmp_path / ".penstock" / "staged") == []
+
+
+@pytest.mark.parametrize("size", [b"", LARGE], ids=["few bytes", "a file of their own"])
+def test_a_load_brings_groups(tmp_path: Path, size: bytes) -> None:
+    backend = opened(tmp_path)
+    backend.run(Put("default", [Entry(b"before", group="a")]))
+    drafts = [Entry(b"1" + size, group="a"), Entry(b"2"), Entry(b"3"), Entry(b"4"), Entry(b"5", group="b")]
+    assert backend.load(staged(backend, {"a": {"default": drafts}}))
+    for is_packed in (False, True, True):
+        found = [message.group for message in backend.run(Messages("default"))]
+        assert found == ["a", "a", None, None, None, "b"]
+        claimed = backend.run(Claim("default", 9, 30, 0, "me"))
+        assert [message.payload for message in claimed] == [b"before", b"2", b"3", b"4", b"5"]
+        backend.run(Release("default", [message.receipt or "" for message in claimed]))
+        if is_packed:
+            backend.pack("default")
+        backend.close()
+        backend = opened(tmp_path)
+    backend.close()
 
 
 def test_a_load_goes_to_many_queues_from_files_that_they_share(tmp_path: Path) -> None:

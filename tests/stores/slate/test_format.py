@@ -231,7 +231,8 @@ def test_keys_say_what_they_are_of(message: int, queue: str, bucket: int, time: 
         ("01 17 'x' 00", "no end of its name"),
         ("01 18 'x' 00 | 00", "of type 24"),
         ("01 19 'x' 00 | 00", "does not end with a number"),
-        ("01 1a 'x' 00", "of type 26"),
+        ("01 1a 'x' 00 | 00", "of type 26"),
+        ("01 1b 'x' 00", "of type 27"),
     ],
 )
 def test_unknown_versions_and_types_are_refused(key: str, message: str) -> None:

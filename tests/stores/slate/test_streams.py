@@ -232,7 +232,7 @@ def test_who_knows_only_the_document_sees_the_batch_in_flight_and_who_has_it(lif
 
 def listed(backend: Engine) -> list[tuple[object, ...]]:
     queue = backend.run(Messages("q"))
-    return [(each.payload, each.state, each.attempts, each.reason, each.consumer) for each in queue]
+    return [(each.payload, each.state, each.attempts, each.reason, each.consumer, each.group) for each in queue]
 
 
 def batch(streams: Streams, stream: str, number: int) -> list[tuple[object, ...]]:
@@ -240,7 +240,9 @@ def batch(streams: Streams, stream: str, number: int) -> list[tuple[object, ...]
         found = streams.messages("q", stream, number, "", "", 10_000)
     except penstock.PenstockError as error:
         return [(type(error),)]
-    return [(each.payload, each.priority, each.attempts, each.expires_at, each.reason) for each in found]
+    return [
+        (each.payload, each.priority, each.attempts, each.expires_at, each.reason, each.group) for each in found
+    ]
 
 
 @pytest.mark.parametrize("seed", [0, 1, *[pytest.param(seed, marks=pytest.mark.long) for seed in range(2, 20)]])
@@ -271,7 +273,12 @@ def test_whatever_is_done_a_slate_store_has_the_batches_that_a_journal_has(tmp_p
     def does(act: str, backend: Engine, streams: Streams, stream: str, choice: Random) -> object:
         if act == "put":
             entries = [
-                Entry(b"%d" % (made + number), choice.choice([0, 0, 3]), retention=choice.choice([0, 0, 40]))
+                Entry(
+                    b"%d" % (made + number),
+                    choice.choice([0, 0, 3]),
+                    retention=choice.choice([0, 0, 40]),
+                    group=choice.choice([None, None, "a", "b"]),
+                )
                 for number in range(choice.choice([1, 5, 40]))
             ]
             return len(backend.run(Put("q", entries)))

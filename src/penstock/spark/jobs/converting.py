@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 _COLUMNS = ("queue", "made", *STATES, "messages")
 _DROPPED = ("id", "receipt", "lease_until")
-_CHANGING = ("payload", "priority", "created_at", "expires_at", "settled_at", "reason")
+_CHANGING = ("payload", "priority", "created_at", "expires_at", "settled_at", "reason", "group")
 _Queues = dict[str, tuple[Settings, dict[str, int]]]  # settings, and how many messages are in each state
 _HISTORY = ("attempt", "consumer", "claimed_at", "ended_at", "outcome", "reason")
 
@@ -80,7 +80,7 @@ def _queues(spark: "SparkSession", source: str) -> _Queues:
     found = {}
     for row in table(spark, source, "queues").collect():
         settings = {name: row[name] for name in Settings().keys()}  # noqa: SIM118 - no dict
-        for name in ("keep_done", "max_lease", "retention"):
+        for name in ("keep_done", "max_lease", "retention", "lease", "delay"):
             if settings[name] is not None and settings[name].is_integer():
                 settings[name] = int(settings[name])
         found[row["name"]] = (Settings(**settings), {state: row[state] for state in STATES})

@@ -40,18 +40,28 @@ def load(
     priority: str | int | None = None,
     headers: Mapping[str, str] | None = None,
     queue_column: str | None = None,
+    group: str | None = None,
     options: Mapping[str, str] | None = None,
     id: str | None = None,  # noqa: A002 - the word of the command line
     dry_run: bool = False,
 ) -> Summary:
     """Put the rows of a source into a queue, or by a column into several: all or none.
 
-    source: a path or URL that Spark reads with `options`; `format` is by default its ending
-    payload_column: the payload; default: the column `payload`, the lines of a text, or the only column
-    payload_json: make the whole row the payload, as JSON
-    priority: a number, or the name of a column
-    headers: columns by the names of the headers that they become
-    queue_column: the queue of each row; `queue` where it is NULL
+    Args:
+        spark: a session
+        source: a path or URL that Spark reads
+        store: the URL of the store
+        queue: the queue of rows that `queue_column` does not send elsewhere
+        format: of the source, as Spark names it; default: by the ending of its name
+        payload_column: the payload; default: the column `payload`, the lines of a text, or the only column
+        payload_json: make the whole row the payload, as JSON
+        priority: a number, or the name of a column
+        headers: columns by the names of the headers that they become
+        queue_column: the column that names the queue of each row
+        group: the column with the group of each row; none where it is NULL
+        options: Spark's options for reading the source
+        id: the name of the run; a run takes effect once
+        dry_run: change nothing
     """
     if queue is None and queue_column is None:
         raise InvalidArgument("into which queue? Name one, or the column that does")
@@ -60,11 +70,13 @@ def load(
         "queue": queue, "payload_column": payload_column, "payload_json": payload_json, "priority": priority,
         "headers": dict(headers or {}), "queue_column": queue_column, "options": dict(options or {}),
     }  # fmt: skip
+    if group is not None:  # else the run has the name that the versions before gave it
+        arguments["group"] = group
     rows = _read(spark, source, format, options or {})
     run = run_id(id, "load", store=place_of(store), files=_files(spark, rows), **arguments)
     if (before := already_loaded(store, run)) is not None:
         return Summary("load", run, _COLUMNS, before, dry_run, repeated=True)
-    messages = _messages(rows, queue, payload_column, payload_json, priority, headers or {}, queue_column)
+    messages = _messages(rows, payload_column, payload_json, priority, headers or {}, queue_column, group)
     if dry_run:
         return Summary("load", run, _COLUMNS, _would_load(messages, store, queue), dry_run=True)
     writer = messages.write.format("penstock").mode("append").option("store", absolute(store)).option("id", run)
@@ -104,12 +116,12 @@ def _files(spark: "SparkSession", rows: "DataFrame") -> list[tuple[str, int, int
 
 def _messages(
     rows: "DataFrame",
-    queue: str | None,
     payload_column: str | None,
     payload_json: bool,
     priority: str | int | None,
     headers: Mapping[str, str],
     queue_column: str | None,
+    group: str | None,
 ) -> "DataFrame":
     from pyspark.sql import functions as f
 
@@ -126,8 +138,9 @@ def _messages(
         ]
         given = f.create_map(*pairs)
         columns.append(f.map_filter(given, lambda _, value: value.isNotNull()).alias("headers"))
-    if queue_column is not None:
-        columns.append(_column(rows, queue_column).cast("string").alias("queue"))
+    for name, column in (("queue", queue_column), ("group", group)):
+        if column is not None:
+            columns.append(_column(rows, column).cast("string").alias(name))
     return rows.select(*columns)
 
 

@@ -4,9 +4,11 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any
 
+from penstock.contract import refusals
 from penstock.contract.message import Entry, Moved
 from penstock.contract.settings import HIGHEST_PRIORITY, LOWEST_PRIORITY
-from penstock.errors import InvalidPriority, PayloadTooLarge, QueueFull, QueueNotFound, StoreClosed
+from penstock.errors import InvalidPriority, PayloadTooLarge, QueueNotFound, StoreClosed
+from penstock.stores.folder import groups
 from penstock.stores.folder.admission import NewMessage, deliver, discard, write_manifest, write_new
 from penstock.stores.folder.layout import (
     DELAY,
@@ -50,6 +52,7 @@ class PuttingQueue(WaitingQueue):
     def _check_plain(self, entry: Entry) -> None:
         retention = self.settings.retention if entry.retention is None else entry.retention
         given = {"priority": entry.priority, "headers": entry.headers, "retention": retention}
+        given["group"] = entry.group is not None
         given["created_at"] = entry.created_at is not None
         for what, value in given.items():
             if value:
@@ -99,10 +102,7 @@ class PuttingQueue(WaitingQueue):
         size = self._count_exactly()
         self.admission.counted(size)
         if size + more > limit:
-            raise QueueFull(
-                f"queue {self.name!r} holds {size} of at most {limit} messages; {more} more do not fit: put "
-                "fewer, or retry when consumers have caught up"
-            )
+            raise refusals.full(self.name, size, limit, more)
 
     def _count_exactly(self) -> int:
         """The number of delayed, available and in-flight messages, those that processes are moving included."""
@@ -130,6 +130,8 @@ class PuttingQueue(WaitingQueue):
             return []
         if not self._has_order:
             self._learn_order()
+        if any(entry.group is not None for entry in entries):
+            groups.make_lock(self._tree, self.file)
         now = self._clock.now()
         ids = self._tree.next_ids(now, len(entries))
         messages = [
@@ -216,7 +218,7 @@ class PuttingQueue(WaitingQueue):
                     self._clock.follow(stamp.received, path)
 
     def _new_stamp(self, uid: str, entry: Entry, now: int) -> Stamp:
-        stamp = Stamp(order_of(uid), entry.priority, entry.created_at)
+        stamp = Stamp(order_of(uid), entry.priority, entry.created_at, group=entry.group)
         if isinstance(entry, Moved):
             stamp.received_at = now if entry.received_at is None else entry.received_at
             stamp.visible_at, stamp.expires_at = entry.visible_at, entry.expires_at or None

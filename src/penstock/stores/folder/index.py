@@ -1,14 +1,17 @@
 """An index of one queue's messages in memory: states, delivery order and due times."""
 
 import heapq
+from collections.abc import Iterable
 from dataclasses import dataclass
 from random import Random
 
 from penstock.contract.message import STATES
+from penstock.stores.folder.groups import Groups
 from penstock.stores.folder.stamps import Stamp
 
 NEVER = 1 << 63
 _SLACK = 64
+_UNSETTLED = ("delayed", "available", "in_flight")
 
 
 @dataclass(slots=True)
@@ -22,11 +25,17 @@ class Row:
     expires_at: int | None = None
     version: int = 0  # number of the change (Shared.change) that wrote the row
     taken: bool = False  # picked by a thread of this process that is about to move the file
+    group: str | None = None
 
     @classmethod
     def of(cls, state: str, stamp: Stamp, until: int) -> "Row":
         """The row of a message with these attributes."""
-        return cls(state, stamp.priority, stamp.order, until, stamp.expires_at)
+        return cls(state, stamp.priority, stamp.order, until, stamp.expires_at, group=stamp.group)
+
+    @property
+    def is_held(self) -> bool:
+        """Whether it keeps the others of its group waiting."""
+        return self.taken or self.state == "in_flight"
 
 
 class MessageIndex:
@@ -38,6 +47,7 @@ class MessageIndex:
         self._pool: list[tuple[int, int, str]] = []  # the first of them, from which pick_any chooses
         self._last = (0, 0, "")  # the last entry that came into the pool
         self._due: list[tuple[int, str]] = []  # heap by due time; may have outdated entries
+        self._groups = Groups()
         self._unfinished: set[str] = set()  # postponed messages; their rows are `taken`
         self._counts = dict.fromkeys(STATES, 0)
         self.keep_done(keep_done)
@@ -53,6 +63,12 @@ class MessageIndex:
         """The row of a message."""
         return self._rows.get(uid)
 
+    def unsettled_anew(self, uids: Iterable[str]) -> set[str]:
+        """Those of the ids in queues/ that have no row, or that of a failed message."""
+        there = set(uids)
+        failed = (uid for uid, row in self._rows.items() if row.state == "failed" and uid in there)
+        return there.difference(self._rows).union(failed if self._counts["failed"] else ())
+
     def items(self) -> list[tuple[str, Row]]:
         """All ids with their rows."""
         return list(self._rows.items())
@@ -66,7 +82,11 @@ class MessageIndex:
         self.drop(uid)
         self._rows[uid] = row
         self._counts[row.state] += 1
-        if row.state == "available":
+        if row.group is not None and row.state in _UNSETTLED:
+            first = self._groups.first(row.group)
+            self._groups.add(row.group, row.order, uid, row.is_held)
+            self._offer(row.group, first)
+        elif row.state == "available":
             self._wait(uid, row)
         if (due := self.due_at(row)) < NEVER:
             heapq.heappush(self._due, (due, uid))
@@ -81,7 +101,35 @@ class MessageIndex:
         row = self._rows.pop(uid, None)
         if row is not None:
             self._counts[row.state] -= 1
+            if row.group is not None and row.state in _UNSETTLED:
+                first = self._groups.first(row.group)
+                self._groups.drop(row.group, row.order, uid, row.is_held)
+                self._offer(row.group, first)
         return row
+
+    def is_first(self, uid: str) -> bool:
+        """Whether a picked message is the first of its group, and none of the others is in flight."""
+        row = self._rows.get(uid)
+        return row is None or row.group is None or self._groups.first(row.group, held=1) == uid
+
+    def group_of(self, uid: str) -> str | None:
+        """The group of a message."""
+        row = self._rows.get(uid)
+        return None if row is None else row.group
+
+    def _offer(self, group: str, before: str | None) -> None:
+        """Let the first message of a group be picked, if another was first before."""
+        uid = self._groups.first(group)
+        if uid is not None and uid != before:
+            row = self._rows[uid]
+            if row.state == "available":
+                self._wait(uid, row)
+
+    def _take(self, uid: str) -> None:
+        row = self._rows[uid]
+        row.taken = True
+        if row.group is not None:
+            self._groups.hold(row.group, 1)
 
     def due_at(self, row: Row) -> int:
         """When a delay, a lease, retention or keep_done of the message ends."""
@@ -110,7 +158,7 @@ class MessageIndex:
         """Mark the first n available messages as taken; their ids."""
         first = self._first(n)
         for _, _, name in first:
-            self._rows[name].taken = True
+            self._take(name)
         return [name for _, _, name in first]
 
     def pick_any(self, n: int, window: int, dice: Random) -> list[str]:
@@ -126,7 +174,7 @@ class MessageIndex:
             entry, self._pool[at] = self._pool[at], self._pool[-1]
             self._pool.pop()
             if self._is_current(entry):
-                self._rows[entry[2]].taken = True
+                self._take(entry[2])
                 picked.append(entry[2])
         return picked
 
@@ -143,7 +191,11 @@ class MessageIndex:
         row = self._rows.get(uid)
         if row is not None and row.taken:
             row.taken = False
-            self._wait(uid, row)
+            if row.group is not None:
+                self._groups.hold(row.group, -1)
+                self._offer(row.group, None)
+            else:
+                self._wait(uid, row)
             if (due := self.due_at(row)) < NEVER:
                 heapq.heappush(self._due, (due, uid))
 
@@ -171,8 +223,8 @@ class MessageIndex:
             heapq.heappush(self._ready, entry)
         if len(self._ready) > 2 * self._counts["available"] + _SLACK:
             rows = self._rows.items()
-            waiting = [(row, uid) for uid, row in rows if row.state == "available" and not row.taken]
-            self._ready = [(row.priority, row.order, uid) for row, uid in waiting]
+            entries = [(row.priority, row.order, uid) for uid, row in rows]
+            self._ready = [each for each in entries if self._is_current(each)]
             heapq.heapify(self._ready)
             self._pool.clear()
 
@@ -189,4 +241,6 @@ class MessageIndex:
 
     def _is_current(self, entry: tuple[int, int, str]) -> bool:
         row = self._rows.get(entry[2])
-        return row is not None and row.state == "available" and not row.taken and row.order == entry[1]
+        if row is None or row.state != "available" or row.taken or row.order != entry[1]:
+            return False
+        return row.group is None or self._groups.first(row.group) == entry[2]

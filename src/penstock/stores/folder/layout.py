@@ -12,6 +12,7 @@
       batches/ID        the manifest of a put_many: the messages that belong together
       keys/QUEUE        idempotency keys of the last five minutes
       locks/QUEUE       locked by a put into a queue with max_size, or with a key
+      locks/QUEUE:groups  locked by a claim, if the queue has had groups
       long/ID           values that are too long for an attribute
       kept/QUEUE        a second copy of a queue's settings: tells a lost settings file from a deleted queue
       damaged/QUEUE:ID  quarantine: messages whose content or attributes are not what was put
@@ -37,6 +38,7 @@ MQ_CORE = (NEW, QUEUES, DELAY, REMOVE)  # the folders of MQ-Core
 SEEN = (NEW, QUEUES, DELAY, DONE, FAILED, REMOVE)  # the folders for people and other programs
 FOLDERS = (OWN, *SEEN, SETTINGS, HELD, BATCHES, KEYS, LOCKS, LONG, KEPT, DAMAGED)
 
+FILE_HEADER = "file"  # has the name of a file that a person put into a queue
 ABANDONED = "abandoned"  # marks a private folder whose messages its process has given up
 PROBE = "probe"  # a file that tests what the file system can do
 _LEASE = "lease"  # in a private name: the message was in delay/, in flight

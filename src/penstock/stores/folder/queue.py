@@ -11,10 +11,10 @@ from penstock.contract.operations import Held
 from penstock.contract.settings import FIVE_MINUTES
 from penstock.engine.unowned import between, fitting
 from penstock.errors import StoreCorrupt
-from penstock.stores.folder import stamps, steps
+from penstock.stores.folder import groups, stamps, steps
 from penstock.stores.folder.incoming import PuttingQueue
 from penstock.stores.folder.index import Row
-from penstock.stores.folder.layout import DELAY, DONE, FAILED, NEW, QUEUES, REMOVE, is_id
+from penstock.stores.folder.layout import DELAY, DONE, FAILED, HELD, NEW, QUEUES, REMOVE, is_id
 from penstock.stores.folder.stamps import Stamp
 from penstock.stores.folder.steps import Won
 from penstock.stores.folder.tree import home, is_full
@@ -81,8 +81,9 @@ class FolderQueue(PuttingQueue):
         with self._moving():
             picked = list(ids)
             try:
-                won = self._win_picked(picked, leased=state == "in_flight" or self._keeps_done)
-                lost = finish(won)
+                with groups.claiming(self._tree, self.file) as alone:
+                    won = self._win_picked(picked, alone, leased=state == "in_flight" or self._keeps_done)
+                    lost = finish(won)
             except BaseException:
                 self._give_back(picked)
                 raise
@@ -95,11 +96,11 @@ class FolderQueue(PuttingQueue):
                 self._miss(lost)
         return won
 
-    def _win_picked(self, picked: list[str], leased: bool) -> list[Won]:
+    def _win_picked(self, picked: list[str], alone: bool, leased: bool) -> list[Won]:
         """Take picked messages, and others in the place of those that cannot be taken."""
         won: list[Won] = []
         wanted, more = len(picked), list(picked)
-        while more:
+        while more := self._in_turn(more, picked, alone):
             winning = steps.win_available(self._tree, self.file, more, self._picked_at(more), leased)
             won += winning.won
             with self.lock:
@@ -112,6 +113,38 @@ class FolderQueue(PuttingQueue):
             picked += more
         won.sort(key=lambda each: (each.stamp.priority, each.stamp.order))
         return won
+
+    def _in_turn(self, ids: list[str], picked: list[str], alone: bool) -> list[str]:
+        """Those of picked messages whose turn it is; see groups.py. The others leave `picked`."""
+        with self.lock:
+            grouped = {uid: group for uid in ids if (group := self._rows.group_of(uid)) is not None}
+        if not grouped:
+            return ids
+        later: set[str] = set()  # messages whose group another process is moving
+        not_first: set[str] = set()
+        if not alone:  # the queue's first groups have just come
+            groups.make_lock(self._tree, self.file)
+            later.update(grouped)
+        for folder in DELAY, HELD, HELD, QUEUES, DELAY, HELD:
+            if later >= grouped.keys():
+                break
+            if folder == HELD:
+                moving = groups.moving(self._tree, self.file)
+                later.update(uid for uid, group in grouped.items() if group in moving)
+                continue
+            self._learn_of(folder, set(grouped.values()))
+            with self.lock:
+                not_first.update(uid for uid in grouped if not self._rows.is_first(uid))
+        with self.lock:
+            for uid in not_first | later:
+                picked.remove(uid)
+                self._picked.pop(uid, None)
+            for uid in later - not_first:
+                self._rows.postpone(uid, self._shared.change())
+            for uid in not_first:
+                self._rows.give_back(uid)
+            self.serve()
+        return [uid for uid in ids if uid not in not_first and uid not in later]
 
     def _picked_at(self, ids: Sequence[str]) -> int:
         with self.lock:  # a message that another thread has seen leave has no time here, and is not won either
@@ -179,7 +212,8 @@ class FolderQueue(PuttingQueue):
         """Restart leases from now; their end, and the receipts that were lost."""
         self._learn_time()
         now = self.advance()
-        with self._protected(map(_id_of, receipts)), self._moving():
+        ids = map(_id_of, receipts)
+        with groups.claiming(self._tree, self.file), self._protected(ids), self._moving():
             won, lost = self._win(receipts, now, None)
             until = self._clock.now() + at_least_one(self.settings.granted(lease))
             taken = steps.extend(self._tree, self.file, won, until)
@@ -451,6 +485,11 @@ class FolderQueue(PuttingQueue):
                     continue
                 if message is not None and state in (None, message.state):
                     yield message
+
+    def message(self, id: str) -> Message | None:  # noqa: A002 - the contract's word
+        """A message in any state; None if there is none. StoreCorrupt if its checksums are wrong."""
+        self._look_now()
+        return self.view(id)
 
     def attempts(self, id: str) -> list[Attempt]:  # noqa: A002 - the contract's word
         """The attempts at a message."""

@@ -2,6 +2,7 @@
 
     penstock.order        the position in the order of arrival: 100 ns since 1582, as in the id
     penstock.priority     if it is not 0
+    penstock.group        if it has one
     penstock.headers      JSON
     penstock.created_at, received_at, visible_at, expires_at    milliseconds; left out if equal to the order's time
     penstock.attempts     how many attempts have ended
@@ -23,9 +24,9 @@ import json
 import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, cast
 
-from penstock.contract.message import Attempt, Message
+from penstock.contract.message import Attempt, Message, State
 from penstock.stores.folder import layout
 
 PREFIX = "penstock."
@@ -33,7 +34,7 @@ LONGEST = 600  # bytes of a value: three of them and all the small ones fit into
 _MOST = 100  # attempts that are kept
 _HOLDER = (str, int, int, str, str | None)
 _ENTRY = (int, str | None, int, int | None, str | None, str | None, bool, str)  # of a history; see with_attempt()
-_FIXED = ("created_at", "expires_at", "headers", "order", "priority", "received_at")
+_FIXED = ("created_at", "expires_at", "group", "headers", "order", "priority", "received_at")
 
 
 @dataclass(slots=True)
@@ -70,6 +71,7 @@ class Stamp:
     ended: str | None = None
     settled_at: int | None = None
     stamped: bool = True  # False: a file of a person or another program
+    group: str | None = None
     sound: bool = True  # whether the checksum of the attributes that never change is right
     found: Mapping[str, bytes] = field(default_factory=dict, compare=False)  # the raw attributes
 
@@ -99,6 +101,8 @@ class Stamp:
         values = {name: str(value).encode() for name, value in numbers.items() if value is not None}
         if self.headers is not None:
             values["headers"] = self.headers.encode()
+        if self.group is not None:
+            values["group"] = self.group.encode()
         return values | self._past()
 
     def _past(self) -> dict[str, bytes]:
@@ -147,6 +151,7 @@ def parse(uid: str, attributes: Mapping[str, bytes]) -> Stamp:
         text("ended"),
         number("settled_at"),
         order is not None,
+        text("group"),
         sound,
         found,
     )
@@ -208,7 +213,8 @@ def message(
     seen = Message(
         uid, queue, payload, details.headers, stamp.priority,
         received if stamp.created_at is None else stamp.created_at,
-        received, stamp.visible, stamp.expires_at, stamp.attempts, state, reason=details.reason,
+        received, stamp.visible, stamp.expires_at, stamp.attempts, cast("State", state), reason=details.reason,
+        group=stamp.group,
     )  # fmt: skip
     if state == "delayed":
         seen.visible_at = until

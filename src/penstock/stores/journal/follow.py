@@ -55,6 +55,7 @@ class Entries:
     place: "array[int]" = field(default_factory=lambda: array("Q"))
     size: "array[int]" = field(default_factory=lambda: array("I"))
     crc: "array[int]" = field(default_factory=lambda: array("I"))
+    groups: list[str | None] = field(default_factory=list)  # may be shorter than the other columns
 
     def between(self, after: int, until: int) -> tuple[int, int]:
         """The rows of the messages after one number up to another: first, and past the last."""
@@ -71,10 +72,21 @@ class Entries:
             page.attempts = array("I", bytes(4 * (stop - start)))
             for name in _COLUMNS:
                 setattr(page, name, getattr(self, name)[start:stop])
+            if any(groups := self.groups[start:stop]):
+                page.groups = groups
             page.live = stop - start
             pages.append((self.seq[start], page))
             start = stop
         return pages
+
+    def group(self, at: int) -> str | None:
+        """The group of a row."""
+        return self.groups[at] if at < len(self.groups) else None
+
+    def put_into(self, groups: Sequence[str | None]) -> None:
+        """Set the groups of the last rows."""
+        self.groups += [None] * (len(self.seq) - len(groups) - len(self.groups))
+        self.groups += groups
 
     def _run(self, start: int, end: int) -> int:
         """How many rows from `start` on are numbered without gaps."""
@@ -94,7 +106,7 @@ class Entries:
         """Drop the messages up to a number."""
         count = bisect_right(self.seq, until)
         if count:
-            del self.state[:count]
+            del self.state[:count], self.groups[:count]
             for name in ("seq", *_COLUMNS):
                 del getattr(self, name)[:count]
 
@@ -224,6 +236,7 @@ class Follower:
             Message(
                 str(entries.seq[at]), self._queue, b"", {}, entries.priority[at], 0, 0,
                 entries.visible_at[at], entries.expires_at[at] or None, 0, STATES[entries.state[at] - 1],
+                group=entries.group(at),
             )
             for at in range(start, end)
         ]  # fmt: skip
@@ -339,6 +352,8 @@ class Follower:
         entries.place.extend([base + each for each in bodies.offset[kept]])
         entries.size.extend(bodies.size[kept])
         entries.crc.extend(bodies.crc[kept])
+        if put.groups:
+            entries.put_into(put.groups[kept])
         self.last = put.first + count - 1
 
     def _take_page(self, source: _Source, image: PageImage, base: int) -> None:
@@ -354,6 +369,8 @@ class Follower:
             for name in _COLUMNS:
                 getattr(entries, name).append(getattr(page, name)[row])
             entries.place[-1] += base
+            if (group := page.group(row)) is not None:
+                entries.put_into([group])
             self.last = seq
 
     def _miss(self, first: int, last: int) -> None:

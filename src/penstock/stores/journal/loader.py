@@ -27,7 +27,7 @@ from penstock.rules.records import Put, Restore
 from penstock.stores.journal import bodies, groups, staging
 from penstock.stores.journal.catalog import Catalog
 from penstock.stores.journal.fields import Bodies
-from penstock.stores.journal.kind import KIND, folder_of
+from penstock.stores.journal.kind import KIND, dialect_of, folder_of
 from penstock.stores.journal.loads import has_run, make_folder
 from penstock.stores.journal.records import encode_put, encode_record
 from penstock.stores.journal.snapshot import StoreSnapshot
@@ -53,7 +53,8 @@ class JournalLoader:
     def __init__(self, target: Target, owner: int, opened: Opener) -> None:
         self._target = target
         self._opened = opened
-        self._folder = folder_of(target.store)
+        self._folder, dialect = folder_of(target.store), dialect_of(target.store)
+        staging.check_dialect(dialect)
         view = StoreSnapshot(self._folder, ReadingDisk(), SystemClock().now())
         self._queues = {**target.create, **view.settings()}
         if target.queue is not None and names.checked(target.queue) not in self._queues:
@@ -158,7 +159,9 @@ class Stager(RowStager):
         offsets = groups.HEAD_SIZE + np.append(0, np.cumsum(sizes[:-1]))
         where = Bodies(_array("I", offsets), _array("I", sizes), _array("I", column["crc"]))
         times = _array("q", column["visible_at"]), _array("q", column["expires_at"])
-        records = encode_put(Put(0, 0, _array("q", column["priority"]), *times, {}), where)
+        named = column["group"].tolist() if "group" in column else []
+        put = Put(0, 0, _array("q", column["priority"]), *times, {}, named if any(named) else ())
+        records = encode_put(put, where)
         if chunks[0].restored is not None:
             records += encode_record(_restore([chunk.restored or {} for chunk in chunks]))
         self._part.add(
@@ -179,11 +182,13 @@ class Stager(RowStager):
         kept = np.array(
             [self._now + at_least_one(each.retention) if each.retention else 0 for each in self._settings]
         )
+        later = np.array([self._now + (at_least_one(each.delay) if each.delay else 0) for each in self._settings])
         return {
             "length": self._lengths(payload, number),
             "priority": self._priorities(rows, number),
-            "visible_at": self._times(rows, "visible_at", self._now),
-            # Of restored messages NULL means that they never expire.
+            **self._groups(rows),
+            # Of restored messages NULL means that they are not delayed, and never expire.
+            "visible_at": self._times(rows, "visible_at", self._now if self._restore else later[number]),
             "expires_at": self._times(rows, "expires_at", 0 if self._restore else kept[number]),
             "received_at": self._times(rows, "received_at", self._now),
         }

@@ -433,7 +433,7 @@ class JournalPart:
         restored = None if staged.restored is None else _restored(staged.restored, now)
         try:
             times = (staged.visible_at, staged.expires_at)
-            self.file.add_entries(queue, staged.entries, settings.retention, now, *times, restored)
+            self.file.add_entries(queue, staged.entries, settings, now, *times, restored)
             self.file.close()
         except BaseException:
             self.is_broken = True

@@ -122,7 +122,7 @@ def refuse(error: BaseException, path: str) -> None:
     This is a function because a frame that has its own exception in a variable would keep its files open.
     """
     if isinstance(error, bodies.Damaged):
-        raise StoreCorrupt(f"{error}. Put that file back from a copy, or remove() the message") from error
+        raise StoreCorrupt(f"{error}. Put that file back from a copy, or remove the message") from error
     if isinstance(error, OSError) and is_full(error):
         raise DiskFull(
             f"no space to pack {path!r}, and nothing was lost: settle messages, or free some"
@@ -204,7 +204,8 @@ def write_pack(
 def estimate(snapshot: StateSnapshot) -> int:
     """Bytes that are reserved for a packed file: more than it takes."""
     kept = [page for stream in snapshot.streams.streams.values() for _, page in stream.kept.pages()]
-    rows = sum(sum(page.size) + _ROW * page.live for page in [*[page for _, page in snapshot.pages], *kept])
+    pages = [*[page for _, page in snapshot.pages], *kept]
+    rows = sum(sum(page.size) + _ROW * page.live + _of_groups(page) for page in pages)
     held = sum(len(stream.held.seqs) for stream in snapshot.streams.streams.values() if stream.held is not None)
     return (
         rows
@@ -214,13 +215,13 @@ def estimate(snapshot: StateSnapshot) -> int:
         + 300 * len(snapshot.keys)
         + len(encode_settings_image(snapshot))
         + len(encode_taken_images(snapshot))
-        + sum(_group_bytes(page) for page in [*[page for _, page in snapshot.pages], *kept])
         + 1024
     )
 
 
-def _group_bytes(page: Page) -> int:
-    return sum(8 + len(name.encode()) for name in page.groups or () if name is not None)
+def _of_groups(page: Page) -> int:
+    """Bytes that the groups of a page take, at most."""
+    return sum(8 + len(group.encode()) for group in page.groups or () if group is not None)
 
 
 def packed_size(snapshot: StateSnapshot, next_group: int) -> int:

@@ -36,7 +36,7 @@ Images, with which a packed journal or a saved index begins:
    22 streams   u64 number of the last batch, u32 count, each: text stream, text reader, u64 settled, u64 before,
                 i64 position (-1: it does not follow), u8 whether it holds a batch, that: u64 number, i64 at, list
                 of seqs, list of those to fail, texts why
-   23 kept      text stream, a page as 11 has it: messages of the last batch that it has settled
+   23 kept      text stream, a page as 11 or 30 has it: messages of the last batch that it has settled
    26 streams   as 22, with u64 delay of each that is to fail after the texts
    30 page      as 11, then texts: the group of each message
    32 taken     text queue, list: messages that puts have taken from another queue, and that may still be there

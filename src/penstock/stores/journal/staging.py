@@ -20,13 +20,15 @@ from typing import NamedTuple
 
 from zlib_ng.zlib_ng import crc32
 
-from penstock.contract.message import Entry, Plain
+from penstock.contract.message import Entry, Plain, groups_of
+from penstock.contract.settings import Settings
 from penstock.engine.loads import Restored, began_at, restore
-from penstock.errors import InvalidArgument
+from penstock.errors import InvalidArgument, NotSupported
 from penstock.rules.records import Put
 from penstock.stores.journal import bodies, groups
 from penstock.stores.journal.catalog import FOLDER
 from penstock.stores.journal.fields import Bodies
+from penstock.stores.journal.format import Dialect
 from penstock.stores.journal.groups import joined, xid_before
 from penstock.stores.journal.records import Recorded, encode_load, encode_put, encode_record, renumber
 from penstock.system.clock import at_least_one
@@ -67,6 +69,12 @@ class Numbered(NamedTuple):
 def new_name(owner: int) -> str:
     """A new load's name. The load counts as abandoned when the process `owner` ends."""
     return f"{name_of(owner)}.{secrets.token_hex(8)}"
+
+
+def check_dialect(dialect: Dialect) -> None:
+    """NotSupported for a store that Kestrel 2.x is to read: xids are not known while rows are staged."""
+    if dialect != "doc":
+        raise NotSupported('loads are staged for dialect="doc": open the store without dialect= or ?dialect=')
 
 
 def folder_of(store: str, load: str) -> str:
@@ -126,21 +134,23 @@ class Part:
         self,
         queue: str,
         entries: Sequence[Entry],
-        retention: float,
+        settings: Settings,
         now: int,
         visible_at: Sequence[int | None] | None = None,
         expires_at: Sequence[int | None] | None = None,
         restored: Restored | None = None,
     ) -> None:
-        """Add a group of messages; `retention` is the queue's. Given times win; 0 is never."""
-        count = len(entries)
+        """Add a group of messages of a queue with these settings. Given times win; 0 is never."""
+        count, retention = len(entries), settings.retention
+        delay = settings.delay if restored is None else 0
         if isinstance(entries, Plain):
-            priority, visible = [0] * count, [now] * count
+            priority, visible = [0] * count, [now + at_least_one(delay) if delay else now] * count
             expires = [now + at_least_one(retention) if retention else 0] * count
             lengths = list(map(len, entries.payloads))
         else:
             priority = [entry.priority for entry in entries]
-            visible = [now + at_least_one(entry.delay) if entry.delay else now for entry in entries]
+            delays = [delay if entry.delay is None else entry.delay for entry in entries]
+            visible = [now + at_least_one(seconds) if seconds else now for seconds in delays]
             kept = [retention if entry.retention is None else entry.retention for entry in entries]
             expires = [now + at_least_one(seconds) if seconds else 0 for seconds in kept]
             lengths = [len(entry.payload) for entry in entries]
@@ -152,7 +162,8 @@ class Part:
             alike = entries if expires_at is None else list(entries)
             parts, sizes, crcs = bodies.encode(alike, 1, now, expires, "doc")
         offsets = list(accumulate(sizes[:-1], initial=groups.HEAD_SIZE))
-        records = encode_put(Put(0, 0, priority, visible, expires, {}), Bodies(offsets, sizes, crcs))
+        put = Put(0, 0, priority, visible, expires, {}, groups_of(entries))
+        records = encode_put(put, Bodies(offsets, sizes, crcs))
         if restored is not None:
             records += encode_record(restore(restored))
         self.add(

@@ -4,6 +4,7 @@ Values that the document has no field for are in headers of our own:
 
     penstock.queue       the queue that the message was put into; published messages have none
     penstock.priority    other than 0
+    penstock.group       the message's group; published messages have none
     penstock.expires_at  of a published message, if whole seconds of retention cannot express it
     penstock.size        of a published message's payload, as filters may ask for it
     penstock.crc32       of a payload that is an object beside the database, and in no record
@@ -21,19 +22,32 @@ from penstock.stores.slate.format import MAX_INLINE, Metadata
 
 QUEUE_HEADER = "penstock.queue"
 PRIORITY_HEADER = "penstock.priority"
+GROUP_HEADER = "penstock.group"
 EXPIRES_AT_HEADER = "penstock.expires_at"
 SIZE_HEADER = "penstock.size"
 CHECKSUM_HEADER = "penstock.crc32"
 MORE_HEADER = "penstock.headers"
-OURS = {QUEUE_HEADER, PRIORITY_HEADER, EXPIRES_AT_HEADER, SIZE_HEADER, CHECKSUM_HEADER, MORE_HEADER}
+OURS = {
+    QUEUE_HEADER,
+    PRIORITY_HEADER,
+    GROUP_HEADER,
+    EXPIRES_AT_HEADER,
+    SIZE_HEADER,
+    CHECKSUM_HEADER,
+    MORE_HEADER,
+}
 _MAX_RETENTION = 2**32 - 1
 
 
-def metadata_of_put(seq: int, queue: str, priority: int, body: Body, visible_at: int, expires_at: int) -> Metadata:
+def metadata_of_put(
+    seq: int, queue: str, priority: int, body: Body, visible_at: int, expires_at: int, group: str | None = None
+) -> Metadata:
     """The log entry of a message that is put into a queue."""
     own = {QUEUE_HEADER: queue}
     if priority:
         own[PRIORITY_HEADER] = str(priority)
+    if group is not None:
+        own[GROUP_HEADER] = group
     return _metadata(seq, body, visible_at, seconds(expires_at - body[3]) if expires_at else 0, own)
 
 
@@ -109,6 +123,11 @@ def is_published(metadata: Metadata) -> bool:
 def priority_of(metadata: Metadata) -> int:
     """The priority; 0 without a header."""
     return int(metadata.headers.get(PRIORITY_HEADER, 0))
+
+
+def group_of(metadata: Metadata) -> str | None:
+    """The message's group; None without one."""
+    return metadata.headers.get(GROUP_HEADER)
 
 
 def size_of(metadata: Metadata) -> int | None:

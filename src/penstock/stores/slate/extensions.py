@@ -22,8 +22,11 @@
     kept       01 17 | queue ID | stream | bucket u64    -> claimed at i64 | Array<Kept> | Array<Reason>
     followed   01 18 | queue ID                          -> since u64 | put u64 | published u64
     held back  01 19 | queue ID | message ID u64         -> bytes, estimated u32 | flags u8, as in sizes
+    groups     01 1A | queue ID                          -> nothing: a message of the queue has, or had, a group;
+                                                            versions that know no groups refuse the database
 
-    Size               message ID u64 | bytes of the payload u32 | flags u8: 1 = published
+    Size               message ID u64 | bytes of the payload u32 | flags u8: 1 = published, 2 = the payload is an
+                       object, 4 = the log entry has a group
     Claimed            message ID u64 | priority u8 | visible at i64 | retention deadline i64 | claimed at i64
                        | receipt's secret u64 | consumer | reason (each 00, or 01 and Utf8)
                        | ended attempts: length u32 and bytes, as rules/recent.py packs them
@@ -81,7 +84,8 @@ from penstock.stores.slate.format import (
     utf8,
 )
 
-PUBLISHED, LARGE = 1, 2  # flags of a message: other queues may have it as well; its payload is an object
+# Flags of a message: other queues may have it as well; its payload is an object; its log entry has its group.
+PUBLISHED, LARGE, GROUPED = 1, 2, 4
 CLOCK_KEY = bytes((VERSION, CLOCK))
 LOG_END_KEY = bytes((VERSION, LOG_END))
 INSTANCE_KEY = bytes((VERSION, INSTANCE))

@@ -219,6 +219,7 @@ class SlateFeed:
             expires_at or None,
             0,
             "delayed" if metadata.visible_at > metadata.received_at else "available",
+            group=entries.group_of(metadata),
         )
 
 

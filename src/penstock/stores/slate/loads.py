@@ -32,7 +32,7 @@ from contextlib import ExitStack, nullcontext, suppress
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from penstock.contract.loads import Brought, SinkCommit, is_repeated
-from penstock.contract.message import STATES
+from penstock.contract.message import STATES, groups_of
 from penstock.contract.settings import Settings
 from penstock.engine.loads import Restored, StagedPart, Taken, began_at, restore
 from penstock.engine.storage import Body
@@ -388,13 +388,15 @@ def _arriving(
         created_at = received_at if entry.created_at is None else entry.created_at
         bodies.append((entry.payload, entry.headers or {}, created_at, received_at))
         visible = staged.visible_at[at] if staged.visible_at else None
-        visible_at.append(now if visible is None else visible)
+        if visible is None:
+            visible = now + at_least_one(settings.delay) if settings.delay and became is None else now
+        visible_at.append(visible)
         expires = staged.expires_at[at] if staged.expires_at else None
         if expires is None:
             expires = now + at_least_one(settings.retention) if settings.retention and became is None else 0
         expires_at.append(expires)
     priority = [entry.priority for entry in staged.entries]
-    return Put(now, first, priority, visible_at, expires_at, {}), bodies
+    return Put(now, first, priority, visible_at, expires_at, {}, groups_of(staged.entries)), bodies
 
 
 def _restored(columns: Columns, now: int) -> Restored:

@@ -5,6 +5,7 @@ from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 from heapq import merge
 from itertools import groupby
+from sys import intern
 from typing import NamedTuple
 from urllib.parse import quote
 
@@ -20,8 +21,8 @@ from penstock.stores.slate import extensions, pages
 from penstock.stores.slate import format as records
 from penstock.stores.slate.binding import Database, Row
 from penstock.stores.slate.bodies import numbered_rows
-from penstock.stores.slate.entries import expires_at_of, is_published, size_of
-from penstock.stores.slate.extensions import LARGE, Marks, Retained, decode_marks, decode_retained
+from penstock.stores.slate.entries import expires_at_of, group_of, is_published, size_of
+from penstock.stores.slate.extensions import GROUPED, LARGE, Marks, Retained, decode_marks, decode_retained
 from penstock.stores.slate.format import BUCKET_BITS, VERSION, Undecodable, key_u64, parse_key
 from penstock.stores.slate.storage import NotedReceipts
 
@@ -47,6 +48,7 @@ class Loaded:
     held: dict[str, list[int]] = field(default_factory=dict)  # messages that each stream holds
     followed: Marks | None = None
     held_back: dict[int, Retained] = field(default_factory=dict)  # for followers
+    grouped: bool = False  # whether a message ever had a group
     unmeasured: list[int] = field(default_factory=list)  # messages whose sizes are only in the log
     others: set[int] = field(default_factory=set)  # messages that another program listed under the document's key
     unsorted: set[int] = field(default_factory=set)  # buckets to write, as these messages belong there
@@ -107,7 +109,7 @@ def check_asked(asked: str, found: Collection[str]) -> None:
 def load(database: Database, log: str) -> Contents:
     """Read the queues; Undecodable if there is a record that this version does not know."""
     is_recorded = check_instance(database, log)
-    known = ((1, records.INSTANCE), (records.BATCHES, records.HELD_BACK))
+    known = ((1, records.INSTANCE), (records.BATCHES, records.GROUPS))
     starts = [b"\x00", *[bytes((VERSION, last + 1)) for _, last in known]]
     ends = [*[bytes((VERSION, first)) for first, _ in known], b"\xff"]
     for start, end in zip(starts, ends, strict=True):
@@ -121,10 +123,13 @@ def load(database: Database, log: str) -> Contents:
     queues = contents.queues
     queues.update((name, Loaded(new_ledger(name, each))) for name, each in settings.items() if is_legal(name))
     _load_streams(database, contents)
-    _load_buckets(database, contents, is_recorded or made_here)
-    _load_batches(database, contents)
+    _load_buckets(database, contents, log, is_recorded or made_here)
+    _load_batches(database, contents, log)
     _load_recent(database, contents)
     _load_followed(database, contents)
+    for _, _, found in _of_queues(database, contents, records.GROUPS):
+        if found is not None:
+            found.grouped = True
     position = None
     for key, value, found in _of_queues(database, contents, records.POSITION):
         if found is not None:
@@ -303,7 +308,7 @@ def _spread(
     yield from until(records.MAX_ID)
 
 
-def _load_buckets(database: Database, contents: Contents, is_ours: bool) -> None:
+def _load_buckets(database: Database, contents: Contents, log: str, is_ours: bool) -> None:
     """Load the messages of all queues. `is_ours`: a bucket without a config is left over from a deletion."""
     for key, values, stored, others in _spread(_buckets(database)):
         name, number = key.queue, key.number
@@ -319,7 +324,7 @@ def _load_buckets(database: Database, contents: Contents, is_ours: bool) -> None
             sizes = extensions.decode_sizes(values[records.SIZES]) if records.SIZES in values else []
             contents.leftover_messages += [each.id for each in sizes if not each.flags & extensions.PUBLISHED]
             continue
-        _take_bucket(found, number, values, contents.at)
+        _take_bucket(database, log, found, number, values, contents.at)
         if others is not None:
             found.unsorted.add(number)
             found.present[number] = stored
@@ -327,7 +332,9 @@ def _load_buckets(database: Database, contents: Contents, is_ours: bool) -> None
                 found.others.update(others)
 
 
-def _take_bucket(found: Loaded, number: int, values: dict[int, bytes], at: int) -> None:
+def _take_bucket(
+    database: Database, log: str, found: Loaded, number: int, values: dict[int, bytes], at: int
+) -> None:
     reloaded = pages.decode(number, values, at)
     found.present[number] = pages.kinds_of(values)
     if reloaded is None:
@@ -341,9 +348,20 @@ def _take_bucket(found: Loaded, number: int, values: dict[int, bytes], at: int) 
             found.large.add(first + keys[at])
     if records.SIZES not in values:
         found.unmeasured.extend([first + keys[at] for at in positions_in(page.state, None)])
+    _take_groups(database, log, first, page)
     _take_held(found, first, page)
     found.ledger.state.load_page(first, page)
     found.ledger.state.load(StateSnapshot(0, [], found.ledger.state.receipts, [], history))
+
+
+def _take_groups(database: Database, log: str, first: int, page: Page) -> None:
+    """Set the groups of a page's messages, from their log entries: only messages with that flag have one."""
+    keys = page.keys()
+    grouped = {first + keys[at]: at for at, flags in enumerate(page.crc) if flags & GROUPED and page.state[at]}
+    for seq, value in numbered_rows(database, records.log_prefix(log), sorted(grouped), _NEAR):
+        group = group_of(records.decode_metadata(value))
+        if group is not None:
+            page.put_into([intern(group)], grouped[seq])
 
 
 def _take_held(found: Loaded, first: int, page: Page) -> None:
@@ -373,7 +391,7 @@ def _load_streams(database: Database, contents: Contents) -> None:
             found.streams[key.stream] = Stream(reader, batch, settled, before, position=position)
 
 
-def _load_batches(database: Database, contents: Contents) -> None:
+def _load_batches(database: Database, contents: Contents, log: str) -> None:
     """Load the messages that streams hold and keep; the pages are loaded already."""
     for key, value, found in _of_queues(database, contents, records.FAILURES):
         stream = None if found is None else found.streams.get(key.stream)
@@ -391,6 +409,7 @@ def _load_batches(database: Database, contents: Contents) -> None:
         each.ledger.streams.load(StreamsSnapshot(each.ledger.streams.last_batch, each.streams))
     for key, value, found in _of_queues(database, contents, records.KEPT):
         page, first = pages.decode_kept(value, CONSUMER + key.stream), key.number << BUCKET_BITS
+        _take_groups(database, log, first, page)
         put_here = [at for at, state in enumerate(page.state) if state and not page.crc[at] & extensions.PUBLISHED]
         if found is not None and key.stream in found.streams:
             found.ledger.streams.load_kept(key.stream, first, page)

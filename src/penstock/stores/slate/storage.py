@@ -97,9 +97,13 @@ class PutEntries:
         empty = metadata_of_put(0, queue, 0, (b"", {}, 0, 0), 0, 0)
         self._end = encode_metadata(empty)[METADATA.size :]
 
-    def encode(self, seq: int, priority: int, body: Body, visible_at: int, expires_at: int) -> bytes:
-        if priority or body[1] or len(body[0]) > MAX_INLINE:
-            return encode_metadata(metadata_of_put(seq, self._queue, priority, body, visible_at, expires_at))
+    def encode(
+        self, seq: int, priority: int, body: Body, visible_at: int, expires_at: int, group: str | None
+    ) -> bytes:
+        if priority or group is not None or body[1] or len(body[0]) > MAX_INLINE:
+            return encode_metadata(
+                metadata_of_put(seq, self._queue, priority, body, visible_at, expires_at, group)
+            )
         retention = seconds(expires_at - body[3]) if expires_at else 0
         return METADATA.pack(seq, body[2], body[3], visible_at, retention, 1) + self._end
 
@@ -169,6 +173,8 @@ class SlateStorage:
         self.is_understood = True  # whether the queue's filter is valid
         self._moved = False  # whether there is a new position to write
         self._updated = False  # whether there are new settings to write
+        self.is_grouped = False  # whether the database has a groups record
+        self._became_grouped = False  # whether to write it
         # Called when a held queue may have room: directly, without the lock, or by another thread.
         self.on_room: Callable[[], None] = lambda: None
         self.on_room_soon: Callable[[], None] = lambda: None
@@ -255,23 +261,25 @@ class SlateStorage:
         first, sizes, flags = record.first, list[int](), list[int]()
         seqs = range(first, first + len(bodies))
         encode, payload_of = self._entries.encode, records.encode_payload
-        for seq, body, priority, visible_at, expires_at in zip(
-            seqs, bodies, record.priority, record.visible_at, record.expires_at, strict=True
+        groups = record.groups or repeat(None, len(bodies))
+        for seq, body, priority, visible_at, expires_at, group in zip(
+            seqs, bodies, record.priority, record.visible_at, record.expires_at, groups, strict=True
         ):
+            flags.append(0 if group is None else extensions.GROUPED)
             size = len(body[0])
             sizes.append(size)
             if size > MAX_INLINE:
                 self._objects[seq] = body[0]
                 self.large.add(seq)
                 payload = records.encode_uri(f"objects/{seq}")
-                flags.append(extensions.LARGE)
+                flags[-1] |= extensions.LARGE
             else:
                 payload = payload_of(body[0])
-                flags.append(0)
-            self._put.append((seq, payload, encode(seq, priority, body, visible_at, expires_at)))
+            self._put.append((seq, payload, encode(seq, priority, body, visible_at, expires_at, group)))
         self._bodies.add(seqs, bodies)
         self.followed.stored += sum(sizes)
         self._state.rows.place(first, [0] * len(bodies), sizes, flags)
+        self._became_grouped |= bool(record.groups) and not self.is_grouped
         for key, seq in record.keys.items():
             self.recent.keys.append((seq, key))
         buckets = range(first >> BUCKET_BITS, (seqs[-1] >> BUCKET_BITS) + 1)
@@ -363,7 +371,8 @@ class SlateStorage:
             yield from records.body_deletions(self._log, seq)
         yield from self.followed.deletions()
         yield from self.recent.deletions()
-        yield records.queue_key(records.POSITION, name), None
+        for kind in (records.POSITION, *([records.GROUPS] if self.is_grouped else [])):
+            yield records.queue_key(kind, name), None
 
     def collect(self, changes: Changes) -> None:
         if self._retired or self._failure is not None:
@@ -398,6 +407,9 @@ class SlateStorage:
             rows.append((records.queue_key(records.CONFIG, name), config))
             rows.append((records.queue_key(records.SETTINGS, name), extensions.encode_settings(settings)))
             self._updated = False
+        if self._became_grouped:
+            rows.append((records.queue_key(records.GROUPS, name), b""))
+            self.is_grouped, self._became_grouped = True, False
         if self._moved:
             row = records.queue_key(records.POSITION, name), extensions.encode_position(self.position, self.held)
             if self.held or self.was_held:

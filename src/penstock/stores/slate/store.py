@@ -305,6 +305,7 @@ class SlateBackend(Engine):
             storage.present, storage.recent.written = loaded.present, loaded.recent
             storage.published, storage.large = loaded.published, loaded.large
             storage.position, storage.held = loaded.position
+            storage.is_grouped = loaded.grouped
             storage.streams.load(loaded.streams)
             if loaded.followed is not None:
                 storage.followed.load(loaded.followed, loaded.held_back, loaded.streams)

@@ -1,9 +1,11 @@
 """A text queue's ledger and the notes of its mutex file: loads the one from the other, and makes notes."""
 
 from collections.abc import Iterable, Sequence
+from sys import intern
 from typing import NamedTuple
 
 from penstock.contract.message import STATES, Attempt
+from penstock.rules.order import SLACK
 from penstock.rules.recent import RecentReceipts, pack
 from penstock.rules.records import Put
 from penstock.rules.rows import AVAILABLE, DONE, FAILED, GONE, IN_FLIGHT, PAGE, Page
@@ -22,6 +24,7 @@ class Row(NamedTuple):
     expires_at: int  # 0 = never
     attempts: int
     received_at: int
+    group: str | None = None
 
 
 def load_state(state: State, rows: Sequence[Row], notes: dict[int, Note], history: dict[int, bytes]) -> None:
@@ -38,20 +41,23 @@ def load_state(state: State, rows: Sequence[Row], notes: dict[int, Note], histor
 def append_row(state: State, row: Row) -> None:
     """Add a message that was appended to the file; it gets the next number."""
     at = row.received_at
-    state.put_one(Put(at, state.next_seq, (row.priority,), (row.visible_at,), (row.expires_at,), {}))
+    groups = () if row.group is None else (row.group,)
+    state.put_one(Put(at, state.next_seq, (row.priority,), (row.visible_at,), (row.expires_at,), {}, groups))
 
 
 def assign_notes(state: State, notes: Iterable[tuple[int, Note]]) -> None:
     """Change messages to the states that another process has noted."""
     notes = list(notes)
-    leaving = [seq for seq, note in notes if state.rows.is_available(seq) and note.state != "available"]
-    taken = state.ready.take(len(leaving), state.available())
-    for seq in set(taken) - set(leaving):
-        page, at = state.rows[seq]
-        state.ready.come_back(seq, page.priority[at])
     for seq, note in notes:
+        found = state.rows.find(seq)
+        if found is None:
+            continue
+        page, at = found
+        stands_in_order = page.state[at] == AVAILABLE and state.groups.may_be_claimed(page.group(at), seq)
         _assign(state, seq, note)
-    if set(leaving) - set(taken):  # some were not first in the order of claims, as after a remove
+        if stands_in_order and not state.rows.is_available(seq):
+            state.ready.withdraw(seq)
+    if state.ready.stale > state.available() + SLACK:  # a process that only looks takes none of them out
         state.ready.rebuild()
     noted = {seq for seq, _ in notes}
     if state.changed is not None:
@@ -94,6 +100,8 @@ def _add(page: Page, row: Row, note: Note | None, at: int) -> None:
     page.visible_at.append(note.visible_at if note is not None and note.visible_at else row.visible_at)
     page.expires_at.append(row.expires_at)
     page.attempts.append(row.attempts if note is None else note.attempts)
+    if row.group is not None:
+        page.put_into([intern(row.group)], at)
     for column in (page.place, page.size, page.crc):
         column.append(0)
     if note is not None:
@@ -103,10 +111,7 @@ def _add(page: Page, row: Row, note: Note | None, at: int) -> None:
 
 
 def _assign(state: State, seq: int, note: Note) -> None:
-    found = state.rows.find(seq)
-    if found is None:
-        return
-    page, at = found
+    page, at = state.rows[seq]
     now, before = _NAMES.index(note.state), page.state[at]
     if now == GONE:
         state.drop(seq, page, at)
@@ -117,7 +122,7 @@ def _assign(state: State, seq: int, note: Note) -> None:
     state.history.drop((seq,))
     state.history.load(packed({seq: note}))
     state.enter(seq, page, at, now)
-    if now == AVAILABLE != before:
+    if now == AVAILABLE != before and page.group(at) is None:  # else its group decides
         state.ready.come_back(seq, page.priority[at])
 
 

@@ -6,6 +6,7 @@ r"""The variables of messages in a text queue's file, and the settings in the co
     \received=2026-11-16T07:30:55.123Z       when it was put; times are UTC
     \created=..., \visible=..., \expires=... if they differ from the time of the put
     \key=order 7                             the idempotency key
+    \group=customer 7                        the group: its messages are handed out one at a time, in order
     \header kind=image                       a header; JSON strings where needed: \header "a b"="c\nd"
     \attempts=0                              reserved, and filled in when the message is claimed
     \lease=                                  reserved for the end of the lease, and the secret of its receipt
@@ -25,13 +26,14 @@ import base64
 import binascii
 import json
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import fields
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
 from typing import Any, NamedTuple
 from zlib import crc32
 
+from penstock.contract.message import MAX_GROUP
 from penstock.contract.message import Entry as Draft
 from penstock.contract.settings import HIGHEST_PRIORITY, LOWEST_PRIORITY, Settings
 from penstock.errors import PenstockError
@@ -49,6 +51,19 @@ _NUMBER = re.compile(r"[-+]?\d+")
 _REMOVED = b"removed"
 _MOST_ATTEMPTS = 1_000_000_000  # leaves room to count on
 _TIMES = (b"received", b"visible", b"expires", b"created")
+_OURS = (
+    "id",
+    "encoding",
+    "priority",
+    "received",
+    "created",
+    "visible",
+    "expires",
+    "key",
+    "group",
+    "attempts",
+    "lease",
+)
 _PLAIN_NAME = re.compile(r'[^\s="][^\s=]*')
 
 
@@ -66,6 +81,7 @@ class Facts(NamedTuple):
     mark: str = ""  # the value of \mutex=, if another program wrote it
     removed: bool = False  # whether Penstock has put and removed the message
     odd: tuple[tuple[int, str], ...] = ()  # offsets of values that cannot be parsed, with a warning
+    group: str | None = None
 
 
 NO_FACTS = Facts()
@@ -86,6 +102,7 @@ def facts(entry: Entry) -> Facts:
     lease = _LEASE.fullmatch(said.get(b"lease") or said.get(b"mutex") or "")
     until = read_time(lease[1]) if lease else None
     key = said.get(b"key")
+    group = unquoted(said.get(b"group", ""))
     priority = _number(said.get(b"priority"), LOWEST_PRIORITY, HIGHEST_PRIORITY)
     attempts = _number(said.get(b"attempts"), 0, _MOST_ATTEMPTS)
     times = {name: read_time(said.get(name)) for name in _TIMES}
@@ -93,6 +110,8 @@ def facts(entry: Entry) -> Facts:
     wrong += [name for name, time in times.items() if time is None and said.get(name)]
     if said.get(b"lease") not in (None, "", "removed") and until is None:
         wrong.append(b"lease")
+    if len(group.encode()) > MAX_GROUP:
+        wrong.append(b"group")
     mark = said.get(b"mutex", "") if not _LEASE.fullmatch(said.get(b"mutex", "")) else ""
     return Facts(
         given if _ID.fullmatch(given) else None,
@@ -106,7 +125,41 @@ def facts(entry: Entry) -> Facts:
         mark,
         bool(_ID.fullmatch(given)) and said.get(b"lease") == _REMOVED.decode(),
         tuple((places[name], f"{name.decode()}={said[name][:80]!r} is not understood") for name in wrong),
+        group if b"group" not in wrong and group else None,
     )
+
+
+def oddities(entry: Entry) -> Iterator[tuple[int, str]]:
+    """Offsets of variables that say less than a person may think, beyond `Facts.odd`; each with a text."""
+    seen: set[str] = set()
+    counted, said = facts(entry), entry.variables
+    for variable in said:
+        name, value, odd = variable.name, variable.value, ""
+        if variable.raw.startswith(b"header "):
+            odd = "" if _header(variable) else "a header needs NAME=VALUE, with JSON strings for odd names"
+        elif name in seen and name in _OURS:
+            odd = f"{name}= is there twice, and only the first one counts"
+        elif name == "id" and value and not _ID.fullmatch(value):
+            odd = f"id={value[:80]!r} is not one of Penstock's, 16 hexadecimal digits: the message has no id"
+        elif name == "encoding" and value != "base64":
+            odd = f"encoding={value[:80]!r} is not known: the text is the payload"
+        elif name == "encoding" and not _is_base64(entry.content):
+            odd = "the text is not base64, so that it is the payload as it is"
+        elif name in ("priority", "attempts") and _NUMBER.fullmatch(value):
+            means = counted.priority if name == "priority" else counted.attempts
+            is_same = value.lstrip("-+0") == str(means).lstrip("-0")
+            odd = "" if is_same else f"{name}={value[:80]} is out of range, and means {means}"
+        seen.add(name)
+        if odd:
+            yield variable.offset - 1, odd
+
+
+def _is_base64(content: bytes) -> bool:
+    try:
+        base64.b64decode(content, validate=True)
+    except binascii.Error:
+        return False
+    return True
 
 
 def body(entry: Entry, received_at: int) -> tuple[bytes, dict[str, str], int]:
@@ -151,6 +204,8 @@ def new_entry(
         variables.append(b"expires=" + write_time(expires_at).encode())
     if draft.key is not None:
         variables.append(b"key=" + quoted(draft.key).encode())
+    if draft.group is not None:
+        variables.append(b"group=" + quoted(draft.group).encode())
     for name, value in (draft.headers or {}).items():
         written = name if _PLAIN_NAME.fullmatch(name) else json.dumps(name, ensure_ascii=False)
         variables.append(f"header {written}={quoted(value)}".encode())
@@ -329,13 +384,14 @@ def is_head(entry: Entry) -> bool:
     return entry.control == COMMENT and entry.text.strip() == _TITLE
 
 
-def read_head(entries: Iterable[Entry]) -> tuple[Settings, str | None, list[str]]:
-    """The settings, the name if the comment has one, and warnings about values that cannot be parsed."""
+def read_head(entries: Iterable[Entry]) -> tuple[Settings, str | None, list[tuple[int, str]]]:
+    """The settings, the name if the comment has one, and values that cannot be parsed: offset and warning."""
     head = next((entry for entry in entries if is_head(entry)), None)
     if head is None:
         return _USUAL, None, []
     said: dict[str, Any] = {}
-    name, odd = None, []
+    name: str | None = None
+    odd: list[tuple[int, str]] = []
     for variable in head.variables:
         text = unquoted(variable.value)
         if variable.name == "name":
@@ -346,7 +402,7 @@ def read_head(entries: Iterable[Entry]) -> tuple[Settings, str | None, list[str]
             Settings(**{variable.name: value})
         except (KeyError, ValueError, TypeError, PenstockError) as error:
             said.pop(variable.name, None)
-            odd.append(f"{variable.text!r} is no setting: {error}")
+            odd.append((variable.offset - 1, f"{variable.text!r} is no setting: {error}"))
     return Settings(**said), name, odd
 
 
