@@ -313,9 +313,8 @@ def _why_empty(store: Store, queue: Queue) -> str:
     counts, now = queue.counts(), SystemClock().now()
     said = [f"queue {queue.name!r} has no available messages"]
     if counts["available"] and next(queue.peek(), None) is None:
-        said = [
-            f"queue {queue.name!r} has no message to claim; {counts['available']:,} wait for others of their group"
-        ]
+        waiting = f"{counts['available']:,} wait for others of their group"
+        said = [f"queue {queue.name!r} has no message to claim", waiting]
     for state, words, end, until in (
         ("in_flight", "in flight", "lease_until", "the next lease ends"),
         ("delayed", "delayed", "visible_at", "the next is due"),

@@ -31,10 +31,10 @@ Examples:
 )
 @queue_argument()
 @click.argument("receipts", nargs=-1, required=True, metavar="RECEIPT...")
-@click.option("--lease", type=seconds, default=30, show_default=True, help="How long the messages stay yours.")
+@click.option("--lease", type=seconds, help="How long the messages stay yours.  [default: the queue's lease]")
 @json_option
 @click.pass_context
-def extend(ctx: click.Context, queue: str, receipts: tuple[str, ...], lease: float, as_json: bool) -> None:
+def extend(ctx: click.Context, queue: str, receipts: tuple[str, ...], lease: float | None, as_json: bool) -> None:
     """Extend the leases on claimed messages of QUEUE.
 
     The new lease counts from now, and may be shorter than the rest of the old one; the queue's max_lease is the
@@ -103,7 +103,7 @@ def _print(found: Message, attempts: list[Attempt]) -> None:
 def _fields(found: Message, now: int) -> Iterator[tuple[str, str]]:
     yield from [("id", found.id), ("queue", found.queue), ("state", found.state)]
     yield from [("priority", str(found.priority)), ("attempts", str(found.attempts))]
-    for name in ("consumer", "reason"):
+    for name in ("group", "consumer", "reason"):
         if (text := getattr(found, name)) is not None:
             yield name, text
     for name in _TIMES:

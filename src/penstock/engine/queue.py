@@ -491,8 +491,8 @@ class LiveQueue:
         def look(now: int) -> Figures:
             since = self._state.waiting_since()
             put, *by_time = [now - then for now, then in zip(self._counted(), self._before, strict=True)]
-            events = {name: self._written.get(kind, 0) for kind, name in EVENTS.items()}
-            events |= {"put": put - self._moved_in, "removed": events["removed"] - self._moved_out}
+            written = {name: self._written.get(kind, 0) for kind, name in EVENTS.items()}
+            events = {"put": put - self._moved_in, **written, "removed": written["removed"] - self._moved_out}
             events |= {"moved_in": self._moved_in, "moved_out": self._moved_out}
             waiting = 0 if since is None else max(now - since, 0) / 1000
             return Figures(self.name, True, self._state.counts(), waiting, len(self._line), events, *by_time)
