@@ -40,7 +40,7 @@ def payloads(queue: penstock.Queue) -> list[int]:
 def test_what_was_exported_is_imported_with_all_that_belongs_to_it(place: Place, tmp_path: Path) -> None:
     place.jobs.put("text: é\n", priority=3, headers={"kind": "a", "city": "Köln"}, created_at=1_600_000_000_123)
     place.jobs.put(b"\xff\x00", delay=600, retention=7200)
-    place.jobs.put("plain")
+    place.jobs.put("plain", group="g")
     [claimed] = [message for message in place.jobs.claim(2) if message.payload == b"plain"]
     claimed.fail(reason="no disk")
     file = tmp_path / "jobs.jsonl"
@@ -50,7 +50,7 @@ def test_what_was_exported_is_imported_with_all_that_belongs_to_it(place: Place,
     place.jobs.remove(*(message.id for message in before))
     assert place.json("import", str(file), "jobs") == {"imported": 3, "left_out": 0, "repeated": False}
     after = list(place.jobs.messages())
-    for name in ("payload", "headers", "priority", "created_at"):
+    for name in ("payload", "headers", "priority", "created_at", "group"):
         assert [getattr(message, name) for message in after] == [getattr(message, name) for message in before]
     assert [message.state for message in after] == ["available", "delayed", "available"]
     for name in ("visible_at", "expires_at"):

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 _BATCH = 1_000  # messages
 _BYTES = 8 << 20  # of lines in a batch
 _MARGIN = 30_000  # milliseconds of a key's five minutes that are not relied on
-_DRAFT = ("payload", "payload_base64", "headers", "priority", "created_at", "delay", "retention")
+_DRAFT = ("payload", "payload_base64", "headers", "priority", "created_at", "delay", "retention", "group")
 _PAST = ("received_at", "state", "attempts", "claimed_at", "settled_at", "consumer", "reason")
 _EXPORTED = [name for name in MESSAGE_FIELDS if name not in ("payload", "queue", "receipt", "lease_until")]
 _KNOWN = {*_DRAFT, *MESSAGE_FIELDS}
@@ -313,6 +313,7 @@ def _frame(lines: Sequence[Line]) -> bytes:
         "priority": [entry.priority for entry in entries],
         "headers": [entry.headers or None for entry in entries],
         "created_at": [entry.created_at for entry in entries],
+        "group": [entry.group for entry in entries],
         "visible_at": [line.visible_at for line in lines],
         "expires_at": [line.expires_at for line in lines],
         **{name: [line.past.get(name) for line in lines] for name in _PAST},
