@@ -1,11 +1,12 @@
 """Commands that run on Spark: their common options, session, progress bar and summary."""
 
 import os
+import re
 import sys
 import tempfile
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING
 
 import click
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 
     from penstock.spark.jobs import Summary
 
+_MASTER = re.compile(r"local(\[.+\])?|local-cluster\[.+\]|spark://.+:[0-9]+|k8s://.+|yarn")
 _LOOK = 0.2  # seconds between two looks at Spark's stages
 _id_option = click.option(
     "--id", "run", metavar="NAME",
@@ -28,10 +30,16 @@ _id_option = click.option(
 _dry_run_option = click.option("--dry-run", is_flag=True, help="Print what the run would do, and change nothing.")
 
 
+def _master(ctx: click.Context, param: click.Parameter, given: str | None) -> str | None:
+    if given is not None and not _MASTER.fullmatch(given):
+        raise click.BadParameter(f"{given!r} is no cluster: give spark://HOST:7077, k8s://URL, yarn or local[N]")
+    return given
+
+
 def master_option(command: Command) -> Command:
     """The --master option: Spark's cluster."""
     return click.option(
-        "--master", metavar="URL",
+        "--master", metavar="URL", callback=_master,
         help="Spark's cluster, as in spark://HOST:7077; by default this machine, on all its cores.",
     )(command)  # fmt: skip
 
@@ -52,25 +60,37 @@ def run_job(
     **more: object,
 ) -> None:
     """Run the function `name` of penstock.spark.jobs in a session of this command, and print its summary."""
-    with watched_session(doing, master) as spark:
+    with watched_session(doing, master) as start:
         from penstock.spark import jobs
 
-        summary = getattr(jobs, name)(spark, *arguments, id=run, dry_run=dry_run, **more)
+        summary = getattr(jobs, name)(start, *arguments, id=run, dry_run=dry_run, **more)
     print_summary(summary, as_json)
 
 
 @contextmanager
-def watched_session(what: str, master: str | None, progress: bool = True) -> Iterator["SparkSession"]:
-    """A session for one command, with a progress bar on stderr. Print results after it.
+def watched_session(
+    what: str, master: str | None, progress: bool = True
+) -> Iterator[Callable[[], "SparkSession"]]:
+    """A function that starts the session of one command, once, with a progress bar on stderr. Print results after.
 
+    A job checks its arguments before it calls the function, because Spark takes seconds to start.
     An error of Spark becomes a PenstockError of one line: the one that a Spark process raised, else Spark's
     message.
     """
     from penstock.spark.errors import as_ours, is_of_spark
 
+    held = ExitStack()
+    spark: list[SparkSession] = []
+
+    def start() -> "SparkSession":
+        if not spark:
+            spark.append(held.enter_context(_session(master)))
+            held.enter_context(_progress(spark[0], what, progress))
+        return spark[0]
+
     try:
-        with _session(master) as spark, _progress(spark, what, progress):
-            yield spark
+        with held:
+            yield start
     except ModuleNotFoundError as error:
         if error.name is None or not error.name.startswith(("pyspark", "pyarrow", "numpy")):
             raise
@@ -89,13 +109,26 @@ def _session(master: str | None) -> Iterator["SparkSession"]:
     if is_running():  # the session of the program that called this command: it stays open
         yield penstock.spark.session(master)
         return
-    with _hidden_stderr():
+    with _announced("starting Spark"), _hidden_stderr():
         spark = penstock.spark.session(master)
     try:
         spark.sparkContext.setLogLevel("OFF")
         yield spark
     finally:
         spark.stop()
+
+
+@contextmanager
+def _announced(text: str) -> Iterator[None]:
+    """A line on a terminal for as long as something goes on that cannot show its progress."""
+    if sys.stderr is None or not sys.stderr.isatty():
+        yield
+        return
+    click.echo(text, err=True, nl=False)
+    try:
+        yield
+    finally:
+        click.echo("\r\x1b[K", err=True, nl=False)
 
 
 @contextmanager

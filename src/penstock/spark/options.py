@@ -10,7 +10,6 @@ from penstock.contract.message import STATES
 from penstock.contract.streams import checked_stream, not_supported
 from penstock.contract.tables import Read
 from penstock.errors import InvalidArgument, NotSupported
-from penstock.spark.tables import TABLES
 
 _READING = ("store", "queue", "state", "table", "payload")
 _WRITING = ("store", "queue", "id")
@@ -77,6 +76,8 @@ def _known(given: Mapping[str, str], known: Sequence[str], which: str = "which",
 def parse(given: Mapping[str, str]) -> Options:
     """The options of a read; InvalidArgument names the one that is wrong."""
     options = _known(given, _READING)
+    from penstock.spark.tables import TABLES  # imports PySpark, which locating a store does not need
+
     table = options.get("table", "messages")
     if table not in TABLES:
         raise InvalidArgument(f"there is no table {table!r}; there are {', '.join(TABLES)}")
