@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Any
 import penstock
 from penstock.contract.kinds import kind_of
 from penstock.errors import InvalidArgument, NotSupported
+from penstock.spark.versions import pyspark_version
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -82,8 +83,7 @@ def session(master: str | None = None, **conf: object) -> "SparkSession":
     workers must have Penstock installed.
     """
     asked = _texts(conf) if master is None else {**_texts(conf), "spark.master": master}
-    if not find_spec("pyspark"):
-        raise NotSupported("Spark is not installed: run pip install 'penstock[spark]'")
+    pyspark_version()
     from pyspark.sql import SparkSession
 
     with _lock:
