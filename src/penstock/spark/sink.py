@@ -25,12 +25,11 @@ from penstock.spark.processes import driver, in_one_line, task
 from penstock.spark.streaming.settling import query_id
 from penstock.spark.tables import check_columns
 
-
 try:
     from pyspark.sql.datasource import DataSourceStreamArrowWriter as ArrowStreamWriter
 except ImportError:  # of PySpark 4.0 and 4.1, which give batches to whatever is an Arrow writer
 
-    class ArrowStreamWriter(DataSourceStreamWriter, DataSourceArrowWriter):  # type: ignore[no-redef]
+    class ArrowStreamWriter(DataSourceStreamWriter, DataSourceArrowWriter):  # type: ignore
         """A writer of a stream that gets Arrow batches."""
 
 

@@ -36,6 +36,6 @@ def check_has_streams() -> None:
     """NotSupported if this PySpark does not tell a source what it has committed."""
     if (found := pyspark_version()) < _STREAMS:
         raise NotSupported(
-            f"readStream needs PySpark 4.2 or 4.3, as {found[0]}.{found[1]} does not tell a source what a query has "
-            f"committed ({_ADVICE}); batch reads, writes and writeStream work here"
+            f"readStream needs PySpark 4.2 or 4.3, as {found[0]}.{found[1]} does not tell a source what a query "
+            f"has committed ({_ADVICE}); batch reads, writes and writeStream work here"
         )
