@@ -2,19 +2,21 @@
 
 import os
 import re
+import signal
 import sys
 import tempfile
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
-from typing import TYPE_CHECKING
+from contextlib import ExitStack, contextmanager, suppress
+from types import FrameType
+from typing import TYPE_CHECKING, Any
 
 import click
 from rich.progress import BarColumn, MofNCompleteColumn, TimeElapsedColumn
 
 from penstock.cli import output
 from penstock.cli.app import Command, json_option
-from penstock.errors import NotSupported
+from penstock.errors import NotSupported, PenstockError
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -22,6 +24,7 @@ if TYPE_CHECKING:
     from penstock.spark.jobs import Summary
 
 _MASTER = re.compile(r"local(\[.+\])?|local-cluster\[.+\]|spark://.+:[0-9]+|k8s://.+|yarn")
+_JAVA = ("java", "bash", "sh", "spark-submit")  # scripts start Java, and are replaced by it
 _LOOK = 0.2  # seconds between two looks at Spark's stages
 _id_option = click.option(
     "--id", "run", metavar="NAME",
@@ -91,6 +94,8 @@ def watched_session(
     try:
         with held:
             yield start
+    except KeyboardInterrupt:
+        raise PenstockError(f"{what} was interrupted: to go on, run the same command again") from None
     except ModuleNotFoundError as error:
         if error.name is None or not error.name.startswith(("pyspark", "pyarrow", "numpy")):
             raise
@@ -109,13 +114,62 @@ def _session(master: str | None) -> Iterator["SparkSession"]:
     if is_running():  # the session of the program that called this command: it stays open
         yield penstock.spark.session(master)
         return
-    with _announced("starting Spark"), _hidden_stderr():
-        spark = penstock.spark.session(master)
+    # Records of a task that runs are reported with its heartbeats, which are rare by default.
+    often = {"spark.executor.heartbeatInterval": "1s"} if (master or "local").startswith("local") else {}
+    handler = signal.getsignal(signal.SIGINT)
     try:
-        spark.sparkContext.setLogLevel("OFF")
-        yield spark
+        with _announced("starting Spark"), _hidden_stderr():
+            spark = penstock.spark.session(master, **often)
+        if threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGINT, handler)  # PySpark has its own: it raises before Spark has cleaned up
+        try:
+            spark.sparkContext.setLogLevel("OFF")
+            with _cancelling(spark):
+                yield spark
+        finally:
+            spark.stop()
+    except KeyboardInterrupt:
+        _end_java()
+        raise
+
+
+@contextmanager
+def _cancelling(spark: "SparkSession") -> Iterator[None]:
+    """Let Ctrl-C cancel Spark's jobs, so that Spark discards what they have staged. The second raises at once."""
+    usual, cancelled = signal.default_int_handler, False
+
+    def cancel(number: int, frame: FrameType | None) -> None:
+        nonlocal cancelled
+        signal.signal(signal.SIGINT, usual)
+        if not spark.sparkContext.statusTracker().getActiveJobsIds():
+            raise KeyboardInterrupt
+        cancelled = True
+        spark.sparkContext.cancelAllJobs()
+
+    if threading.current_thread() is not threading.main_thread() or signal.getsignal(signal.SIGINT) is not usual:
+        yield  # another handler, as that of `route`, ends the command
+        return
+    signal.signal(signal.SIGINT, cancel)
+    try:
+        yield
+    except Exception:
+        if cancelled:
+            raise KeyboardInterrupt from None
+        raise
     finally:
-        spark.stop()
+        signal.signal(signal.SIGINT, usual)
+
+
+def _end_java() -> None:
+    """End the Java process of an interrupted command, which otherwise outlives it for seconds."""
+    from penstock.system import processes
+
+    ended = [pid for pid in processes.children_of(os.getpid()) if processes.program_of(pid) in _JAVA]
+    for pid in ended:
+        os.kill(pid, signal.SIGTERM)
+    for pid in ended:
+        with suppress(ChildProcessError):  # PySpark may have waited for it
+            os.waitpid(pid, 0)
 
 
 @contextmanager
@@ -158,7 +212,7 @@ def _hidden_stderr() -> Iterator[None]:
 
 @contextmanager
 def _progress(spark: "SparkSession", what: str, wanted: bool) -> Iterator[None]:
-    """A progress bar that counts the tasks of Spark's running stages."""
+    """A progress bar with the tasks and the rows of Spark's running stages."""
     done = threading.Event()
     columns = BarColumn(), MofNCompleteColumn(), TimeElapsedColumn()
     with output.progress(what, *columns, wanted=wanted) as bar:
@@ -166,13 +220,22 @@ def _progress(spark: "SparkSession", what: str, wanted: bool) -> Iterator[None]:
             yield
             return
 
+        from py4j.protocol import Py4JError
+
         def look() -> None:
-            tracker = spark.sparkContext.statusTracker()
+            context = spark.sparkContext
+            java: Any = context._jsc.sc()
+            tracker, store = context.statusTracker(), java.statusStore()
             while not done.wait(_LOOK):
-                stages = [info for each in tracker.getActiveStageIds() if (info := tracker.getStageInfo(each))]
-                if stages:
-                    total = sum(each.numTasks for each in stages)
-                    bar.update(total=total, completed=sum(each.numCompletedTasks for each in stages))
+                with suppress(Py4JError):  # a stage may end while it is asked about
+                    stages = [store.lastStageAttempt(each) for each in tracker.getActiveStageIds()]
+                    rows = sum(max(each.inputRecords(), each.shuffleReadRecords()) for each in stages)
+                    if stages:
+                        bar.update(
+                            description=f"{what}, {rows:,} rows" if rows else what,
+                            total=sum(each.numTasks() for each in stages),
+                            completed=sum(each.numCompleteTasks() for each in stages),
+                        )
 
         watcher = threading.Thread(target=look, name="penstock-progress", daemon=True)
         watcher.start()

@@ -5,7 +5,7 @@ import os
 import re
 import weakref
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Protocol
 
 from penstock.errors import InvalidArgument
@@ -42,6 +42,16 @@ def is_gone(name: str) -> bool:
 def parent_of(pid: int) -> int:
     """The pid of the parent; 0 if there is none."""
     return int(_stat(pid)[1])
+
+
+def children_of(pid: int) -> list[int]:
+    """The pids of the children of a process."""
+    found = []
+    for name in os.listdir("/proc"):
+        with suppress(ProcessLookupError, PermissionError):
+            if name.isdigit() and parent_of(int(name)) == pid:
+                found.append(int(name))
+    return found
 
 
 def program_of(pid: int) -> str:

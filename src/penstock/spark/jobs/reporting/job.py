@@ -53,10 +53,10 @@ def report(
         return before
     session = own_session(spark)
     settings = table(session, url, "queues", "name string, keep_done double").collect()
-    facts, failures = gathered(session, url, path)
+    facts, attempts = gathered(session, url, path)
     facts.persist()  # one snapshot for all queries
     try:
-        numbers = compute(facts, failures, [row["name"] for row in settings], length)
+        numbers = compute(facts, attempts, [row["name"] for row in settings], length)
     finally:
         facts.unpersist()
     # The queue `default` always exists, and is often unused.
