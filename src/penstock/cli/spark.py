@@ -220,7 +220,7 @@ def _progress(spark: "SparkSession", what: str, wanted: bool) -> Iterator[None]:
             yield
             return
 
-        from py4j.protocol import Py4JError
+        from py4j.protocol import Py4JError  # type: ignore[import-untyped]
 
         def look() -> None:
             context = spark.sparkContext
