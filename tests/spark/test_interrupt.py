@@ -41,7 +41,7 @@ def of_session(leader: int) -> list[int]:
 def interrupted(store: Path, moment: Callable[[int, str], bool]) -> tuple[int, str]:
     """Load on a terminal, with Ctrl-C at a moment; the exit code and the last line of the terminal."""
     main, terminal = pty.openpty()
-    command = [sys.executable, "-m", "penstock.cli", "--store", str(store), "load", "rows.json", "jobs"]
+    command = [sys.executable, "-m", "penstock", "--store", str(store), "load", "rows.json", "jobs"]
     running = subprocess.Popen(
         command, cwd=store.parent, stdin=terminal, stdout=terminal, stderr=terminal, start_new_session=True
     )
@@ -99,6 +99,6 @@ def test_ctrl_c_in_the_middle_of_a_load_leaves_no_files_and_the_next_run_loads_a
         return seen[-1] and is_staging(store)
 
     check(store, *interrupted(store, rows_are_shown))
-    command = [sys.executable, "-m", "penstock.cli", "--store", str(store), "load", "rows.json", "jobs", "--json"]
+    command = [sys.executable, "-m", "penstock", "--store", str(store), "load", "rows.json", "jobs", "--json"]
     ran = subprocess.run(command, cwd=store.parent, capture_output=True, text=True, check=True)
     assert json.loads(ran.stdout)["rows"] == [{"queue": "jobs", "messages": ROWS, "bytes": ROWS * 400}]

@@ -103,7 +103,7 @@ def test_a_landing_is_remembered_with_the_load_that_brought_it(tmp_path: Path) -
         (
             {"sinkid": "s", "quee": "out"},
             "append",
-            r"'quee' of a streaming write \(is it queue\?\); there are store, ",
+            r"'quee' of a streaming write \(is it queue\?\); there are",
         ),
         ({"id": "x"}, "append", "option id is for df.write"),
         ({"sinkId": ""}, "append", "option sinkId has 0 characters"),
