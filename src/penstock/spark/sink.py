@@ -27,7 +27,7 @@ from penstock.spark.tables import check_columns
 
 try:
     from pyspark.sql.datasource import DataSourceStreamArrowWriter as ArrowStreamWriter
-except ImportError:  # of PySpark 4.0 and 4.1, which give batches to whatever is an Arrow writer
+except ImportError:  # PySpark 4.0, which gives batches to everything that is an Arrow writer
 
     class ArrowStreamWriter(DataSourceStreamWriter, DataSourceArrowWriter):  # type: ignore
         """A writer of a stream that gets Arrow batches."""
