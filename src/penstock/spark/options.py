@@ -31,6 +31,12 @@ _MOST_PARTITIONS = 100_000
 _TRUTH = {"true": True, "false": False}
 
 
+NO_TABLES = (
+    "Penstock has no tables in Spark's catalog; what writes rows is "
+    'df.write.format("penstock").mode("append").option("store", URL).option("queue", NAME).save()'
+)
+
+
 @dataclass(frozen=True, kw_only=True)
 class Options(Read):
     """Options of a batch read."""
@@ -69,12 +75,17 @@ def _known(given: Mapping[str, str], known: Sequence[str], of: str, which: str =
     options = {name.lower(): value for name, value in given.items()}
     if "path" in options and "store" not in options:  # the argument of load() or save()
         options["store"] = options.pop("path")
+    no_store = InvalidArgument(
+        f'{which} store? Give a folder or a URL, as in .option("store", "data"). {NO_TABLES}'
+    )
+    if not options or "provider" in options:  # of a table in Spark's catalog
+        raise no_store
     lower = {name.lower(): name for name in known}
     for name in options:
         if name not in lower and not (known is _WRITING and name.startswith("_")):
             raise InvalidArgument(_unknown(name, lower, of))
     if not options.get("store"):
-        raise InvalidArgument(f'{which} store? Give a folder or a URL, as in .option("store", "data")')
+        raise no_store
     return options
 
 
