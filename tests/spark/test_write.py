@@ -127,7 +127,7 @@ ROWS = [  # of which each is wrong
             "journal",
             "'x' AS payload",
             {"queue": "jobs", "mod": "x"},
-            "'mod'; there are store, queue, id",
+            "'mod' of a write; there are store, queue and id",
         ),
         ("journal", "'x' AS payload", {"queue": "jobs", "id": ""}, "option id has 0 characters"),
         ("slate", "'x' AS payload, 256 AS priority", {"queue": "jobs"}, "takes 0 to 255"),
