@@ -160,7 +160,7 @@ def test_a_damaged_message_is_named_and_all_other_queues_are_packed(spark: Spark
 
 
 def test_what_cannot_be_packed_is_refused(spark: SparkSession, tmp_path: Path) -> None:
-    with pytest.raises(NotSupported, match="this is for journal stores"):
+    with pytest.raises(NotSupported, match="this is for journal and slate stores"):
         jobs.pack(spark, "memory:")
     with pytest.raises(PenstockError, match="no store at "):
         jobs.expire(spark, tmp_path / "nowhere")

@@ -22,7 +22,7 @@ OWNER = """
 import os, signal, sys, penstock
 store = penstock.open(sys.argv[1])
 intake = store.backend.owned.loads
-take_in, put, batches = intake.take_in, intake._put, 0
+take_in, batches = intake.commit, 0
 
 def die(*ignored):
     os.kill(os.getpid(), signal.SIGKILL)
