@@ -11,7 +11,7 @@ import penstock
 from penstock.errors import NotSupported
 from penstock.spark.versions import checked_version
 
-OLDEST = "4.0.0"
+OLDEST = "4.0.5"
 PROGRAM = Path(__file__).parent / "oldest.py"
 
 
