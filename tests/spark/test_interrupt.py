@@ -14,7 +14,7 @@ import pytest
 
 import penstock
 
-ROWS = 400_000
+ROWS = 200_000
 
 
 @pytest.fixture

@@ -6,6 +6,7 @@ import signal
 import sys
 import tempfile
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from types import FrameType
@@ -17,6 +18,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, TimeElapsedColumn
 from penstock.cli import output
 from penstock.cli.app import Command, json_option
 from penstock.errors import NotSupported, PenstockError
+from penstock.system import processes
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -24,7 +26,6 @@ if TYPE_CHECKING:
     from penstock.spark.jobs import Summary
 
 _MASTER = re.compile(r"local(\[.+\])?|local-cluster\[.+\]|spark://.+:[0-9]+|k8s://.+|yarn")
-_JAVA = ("java", "bash", "sh", "spark-submit")  # scripts start Java, and are replaced by it
 _LOOK = 0.2  # seconds between two looks at Spark's stages
 _id_option = click.option(
     "--id", "run", metavar="NAME",
@@ -161,15 +162,19 @@ def _cancelling(spark: "SparkSession") -> Iterator[None]:
 
 
 def _end_java() -> None:
-    """End the Java process of an interrupted command, which otherwise outlives it for seconds."""
-    from penstock.system import processes
-
-    ended = [pid for pid in processes.children_of(os.getpid()) if processes.program_of(pid) in _JAVA]
-    for pid in ended:
-        os.kill(pid, signal.SIGTERM)
-    for pid in ended:
-        with suppress(ChildProcessError):  # PySpark may have waited for it
-            os.waitpid(pid, 0)
+    """End the processes of Spark of an interrupted command: they would outlive it for seconds."""
+    names = {}
+    for pid in processes.descendants_of(os.getpid()):
+        with suppress(ProcessLookupError):
+            names[pid] = processes.name_of(pid)
+    for number, patience in ((signal.SIGTERM, 10.0), (signal.SIGKILL, 1.0)):  # Python's follow Java by themselves
+        left = [pid for pid, name in names.items() if not processes.is_gone(name)]
+        for pid in left:
+            with suppress(ProcessLookupError):
+                os.kill(pid, number)
+        deadline = time.monotonic() + patience
+        while time.monotonic() < deadline and not all(map(processes.is_gone, names.values())):
+            time.sleep(_LOOK)
 
 
 @contextmanager

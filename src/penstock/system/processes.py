@@ -44,14 +44,16 @@ def parent_of(pid: int) -> int:
     return int(_stat(pid)[1])
 
 
-def children_of(pid: int) -> list[int]:
-    """The pids of the children of a process."""
-    found = []
-    for name in os.listdir("/proc"):
+def descendants_of(pid: int) -> list[int]:
+    """The pids of the children of a process, of their children, and so on."""
+    parents = {}
+    for name in filter(str.isdigit, os.listdir("/proc")):
         with suppress(ProcessLookupError, PermissionError):
-            if name.isdigit() and parent_of(int(name)) == pid:
-                found.append(int(name))
-    return found
+            parents[int(name)] = parent_of(int(name))
+    found = [pid]
+    for each in found:
+        found += [child for child, parent in parents.items() if parent == each]
+    return found[1:]
 
 
 def program_of(pid: int) -> str:
