@@ -5,7 +5,8 @@
 Stop Kestrel first: it knows nothing of locks. SPOOL, its `queuePath`, stays as it is. The copy STORE is opened,
 and what Kestrel had handed out without a confirmation waits again. A journal that ends in the middle of an entry
 keeps all before it; the rest goes to STORE/.penstock/quarantine. Penstock keeps Kestrel's format, so STORE can
-go back, too: docs/journal.md. For another kind of store: `penstock convert STORE slate:s3://bucket/queues`.
+go back, too: docs/journal.md. For another kind of store no copy is needed, as SPOOL is only read:
+`penstock convert 'journal:SPOOL?dialect=2.x' slate:s3://bucket/queues`.
 """
 
 import shutil

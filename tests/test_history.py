@@ -35,7 +35,7 @@ class Broken:
         return iter(listed)
 
     def counts(self) -> dict[str, int]:
-        states = Counter(message.state for message in self.messages())
+        states = Counter[str](message.state for message in self.messages())
         return {state: states[state] for state in STATES}
 
     def lists(self, change: Callable[[list[Message]], list[Message]]) -> None:

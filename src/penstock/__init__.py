@@ -8,7 +8,8 @@
 ...         message.ack()
 """
 
-from penstock.contract.message import Attempt, Draft, Message
+from penstock.contract.kinds import Sync
+from penstock.contract.message import Attempt, Draft, Message, State
 from penstock.contract.settings import QueueInfo, Settings
 from penstock.contract.store import Queue, Store
 from penstock.errors import (
@@ -66,6 +67,7 @@ __all__ = [
     "QueueProtected",
     "Settings",
     "SimulatedClock",
+    "State",
     "Store",
     "StoreClosed",
     "StoreCorrupt",
@@ -75,6 +77,7 @@ __all__ = [
     "StreamInUse",
     "StreamMismatch",
     "StreamNotFound",
+    "Sync",
     "SystemClock",
     "Unauthorized",
     "__version__",

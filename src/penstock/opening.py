@@ -3,7 +3,7 @@
 import os
 from typing import TYPE_CHECKING
 
-from penstock.contract.kinds import Options, kind_of
+from penstock.contract.kinds import Options, Sync, kind_of
 from penstock.contract.store import Store
 from penstock.system.clock import Clock
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 def open(  # noqa: A001
     url: str | os.PathLike[str],
     *,
-    sync: str = "always",
+    sync: Sync = "always",
     clock: Clock | None = None,
     dialect: "Dialect" = "doc",
     timeout: float | None = None,
@@ -26,7 +26,7 @@ def open(  # noqa: A001
     """Open a store.
 
     url: a store on disk is created if it does not exist.
-        a folder, or `journal:DIR`: a journal store
+        a folder, or `journal:DIR`: a journal store; `journal:DIR?dialect=2.x`: with that dialect
         `text:DIR`: text files that people read and edit; `NAME.tq`: one such file
         `folder:DIR`: a file per message; many processes may open it at once
         `slate:DIR`, `slate:s3://bucket/prefix`: SlateDB, on disk or in a bucket (AWS_ENDPOINT,
@@ -35,7 +35,7 @@ def open(  # noqa: A001
         `http://host:port`, `https://host:port`: the store of a server (`penstock serve`)
     sync: when a change counts as stored: "always" before the call returns; "interval" and "never" trade safety
         for speed, where a store has a disk to sync
-    dialect: journal stores: "2.x" writes journals that a real Kestrel 2.x can read
+    dialect: journal stores: "2.x" writes journals that a real Kestrel 2.x can read; it may also be in the URL
     clock: the store's clock; tests pass a `penstock.SimulatedClock` and move it
     peers: folder stores: how many other processes claim from its queues. With peers, each process claims at random
         among the first messages, so that two processes seldom compete for one file

@@ -17,7 +17,9 @@ from click.testing import CliRunner, Result
 import penstock
 from penstock.cli import cli
 from penstock.sharing.backend import engine_of
+from penstock.stores.journal.format import Continue, RemoveTentativeXid, encode
 from tests.cli.test_cli import at_a_terminal
+from tests.stores.journal.journals import NOW, item, written
 
 COMMAND = [sys.executable, "-c", "from penstock.cli import main; main()"]
 
@@ -257,3 +259,20 @@ def test_packing_writes_a_damaged_journal_anew_even_if_it_is_no_smaller(shell: S
     shell.run("pack", "jobs")
     shell.run("doctor")
     assert len(shell.json("peek", "jobs", "-n", "99")) == 51
+
+
+def test_the_dialect_of_a_kestrel_2_is_given_in_the_url(tmp_path: Path) -> None:
+    folder = tmp_path / "spool"
+    folder.mkdir()
+    (folder / "mails").write_bytes(written(item(b"a"), RemoveTentativeXid(7), Continue(7, NOW, 0, b"went on")))
+    shell = Shell(tmp_path, "journal:spool?dialect=2.x")
+    [queue] = shell.json("doctor")["queues"]
+    assert (queue["name"], queue["counts"]["available"]) == ("mails", 1)
+    assert [path.name for path in tmp_path.rglob("*")] == ["spool", "mails"]
+    assert shell.run("pop", "mails", "--raw").stdout == "went on"
+    shell.run("put", "mails", "ours")
+    assert encode(RemoveTentativeXid(2)) in (folder / "mails").read_bytes()
+    shell.run("backup", "copy")
+    assert shell.json("doctor")["sound"]
+    assert Shell(tmp_path, "journal:copy?dialect=2.x").run("pop", "mails", "--raw").stdout == "ours"
+    assert {path.name for path in tmp_path.iterdir()} == {"spool", "copy"}

@@ -2,7 +2,7 @@
 
 import pytest
 
-from penstock import InvalidArgument, Queue, SimulatedClock
+from penstock import Draft, InvalidArgument, Queue, SimulatedClock
 from tests.conformance.conftest import MakeQueue
 
 
@@ -71,9 +71,28 @@ def test_a_listing_goes_on_while_the_queue_is_worked_on(queue: Queue) -> None:
 
 def test_an_unknown_state_is_refused_at_once(queue: Queue) -> None:
     with pytest.raises(InvalidArgument, match="state='ready' is none; give one of delayed, available"):
-        queue.messages("ready")
+        queue.messages("ready")  # type: ignore[arg-type]
 
 
 def test_peek_needs_a_positive_number(queue: Queue) -> None:
     with pytest.raises(InvalidArgument, match="n=0 is out of range"):
         queue.peek(0)
+
+
+def test_an_arrow_table_has_a_row_for_each_message(make_queue: MakeQueue) -> None:
+    queue = make_queue(max_attempts=1)
+    assert queue.to_arrow().num_rows == 0
+    queue.put_many([Draft(b"failed", headers={"type": "order"}), b"held", b"\xff\x00"])
+    failed, _held = queue.claim(2, consumer="w")
+    failed.fail(reason="broken")
+    rows = queue.to_arrow().to_pylist()
+    assert [row["id"] for row in rows] == [message.id for message in queue.messages()]
+    assert [(row["payload"], row["state"]) for row in rows] == [
+        (b"failed", "failed"),
+        (b"held", "in_flight"),
+        (b"\xff\x00", "available"),
+    ]
+    assert [row["consumer"] for row in rows] == ["w", "w", None]
+    assert [row["receipt"] for row in rows] == [None] * 3
+    assert queue.to_arrow("failed").to_pylist() == rows[:1]
+    assert (rows[0]["headers"], rows[0]["reason"]) == ([("type", "order")], "broken")

@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import pytest
 
-from penstock import InvalidArgument, LeaseExpired, Message, Queue, SimulatedClock
+from penstock import InvalidArgument, LeaseExpired, Message, Queue, SimulatedClock, State
 from tests.conformance.conftest import MakeQueue
 
 NONE = {"delayed": 0, "available": 0, "in_flight": 0, "done": 0, "failed": 0}
@@ -298,7 +298,7 @@ def test_redrive_by_id_leaves_the_others(make_queue: MakeQueue) -> None:
 
 
 @pytest.mark.parametrize("state", ["delayed", "available", "in_flight", "done", "failed"])
-def test_remove_takes_a_message_out_in_any_state(make_queue: MakeQueue, state: str) -> None:
+def test_remove_takes_a_message_out_in_any_state(make_queue: MakeQueue, state: State) -> None:
     queue = make_queue(max_attempts=1, keep_done=60)
     bring: dict[str, Callable[[], object]] = {
         "delayed": lambda: queue.put(b"a", delay=5),

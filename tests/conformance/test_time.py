@@ -2,7 +2,7 @@
 
 import pytest
 
-from penstock import Draft, LeaseExpired, Queue, SimulatedClock
+from penstock import Draft, LeaseExpired, Queue, SimulatedClock, State
 from tests.conformance.conftest import MakeQueue
 
 NONE = {"delayed": 0, "available": 0, "in_flight": 0, "done": 0, "failed": 0}
@@ -39,7 +39,7 @@ def test_a_delayed_message_takes_the_place_of_its_arrival(queue: Queue, clock: S
 
 @pytest.mark.parametrize("state", ["delayed", "available", "in_flight", "done", "failed"])
 def test_an_expired_message_is_gone_whatever_its_state(
-    make_queue: MakeQueue, clock: SimulatedClock, state: str
+    make_queue: MakeQueue, clock: SimulatedClock, state: State
 ) -> None:
     queue = make_queue(max_attempts=1, keep_done=None)
     queue.put(b"a", retention=60, delay=59 if state == "delayed" else 0)

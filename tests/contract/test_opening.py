@@ -4,6 +4,7 @@ import importlib
 import subprocess
 import sys
 from pathlib import Path
+from typing import Literal, get_origin
 
 import pytest
 
@@ -32,6 +33,25 @@ def test_a_journal_store_needs_a_folder_and_a_known_dialect(tmp_path: Path) -> N
         penstock.open(tmp_path, dialect="3.x")  # type: ignore[arg-type]
 
 
+def test_the_url_of_a_journal_store_may_say_its_dialect_and_nothing_else(tmp_path: Path) -> None:
+    for wrong, why in (
+        ("?dialect=3.x", r"dialect='3\.x' is none of doc, 2\.x"),
+        ("?dialect=", "dialect='' is none of"),
+        ("?dialct=2.x", r"there is no option 'dialct', only dialect, as in journal:DIR\?dialect=2\.x"),
+    ):
+        with pytest.raises(penstock.InvalidArgument, match=why):
+            penstock.open(f"journal:{tmp_path}/jobs{wrong}")
+    with pytest.raises(penstock.InvalidArgument, match=r"its dialect is 'doc', and dialect='2\.x': leave one out"):
+        penstock.open(f"journal:{tmp_path}/jobs?dialect=doc", dialect="2.x")
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_question_mark_in_a_plain_path_is_part_of_the_name(tmp_path: Path) -> None:
+    penstock.open(tmp_path / "what?now=1").close()
+    penstock.open(f"journal:{tmp_path}/why?").close()
+    assert {path.name for path in tmp_path.iterdir()} == {"what?now=1", "why?"}
+
+
 def test_an_unknown_kind_of_store_is_named() -> None:
     with pytest.raises(penstock.NotSupported, match="there is no kind of store 'sqs'"):
         penstock.open("sqs:jobs")
@@ -41,7 +61,7 @@ def test_sync_is_one_of_three_words() -> None:
     for sync in ("always", "interval", "never"):
         penstock.open("memory:", sync=sync).close()
     with pytest.raises(penstock.InvalidArgument, match="sync='sometimes' is none of always, interval, never"):
-        penstock.open("memory:", sync="sometimes")
+        penstock.open("memory:", sync="sometimes")  # type: ignore[arg-type]
 
 
 def test_every_memory_store_is_a_new_one_unless_it_has_a_name() -> None:
@@ -87,8 +107,13 @@ def test_importing_penstock_loads_nothing_heavy() -> None:
 
 
 def test_every_public_name_is_there_and_documented() -> None:
+    reference = (Path(__file__).parents[2] / "docs" / "reference" / "python.md").read_text()
     for name in penstock.__all__:
-        assert getattr(penstock, name).__doc__
+        public = getattr(penstock, name)
+        if get_origin(public) is Literal:  # has no docstring of its own
+            assert f"::: penstock.{name}\n" in reference
+        else:
+            assert public.__doc__
 
 
 @pytest.mark.parametrize(

@@ -130,7 +130,7 @@ def test_iterators_are_asynchronous_and_may_be_left_early(any_url: str) -> None:
             assert [message.payload async for message in jobs.peek(3)] == [b"0", b"1", b"2"]
             assert len([message async for message in jobs.messages()]) == 2_500
             with pytest.raises(InvalidArgument, match="state='asleep'"):
-                jobs.messages("asleep")
+                jobs.messages("asleep")  # type: ignore[arg-type]
             with pytest.raises(InvalidArgument, match="n=0"):
                 jobs.peek(0)
             await store.delete("jobs")
@@ -278,7 +278,7 @@ def test_a_long_wait_is_several_shorter_ones_by_the_clock_that_was_given() -> No
         (lambda: aio.open("http://localhost:1", sync="never"), "that is for the server to say"),
         (lambda: aio.open("http://localhost:1", timeout=0), "timeout=0"),
         (lambda: aio.open("journal:"), "give journal:DIR"),
-        (lambda: aio.open("memory:", sync="sometimes"), "is none of"),
+        (lambda: aio.open("memory:", sync="sometimes"), "is none of"),  # type: ignore[arg-type]
     ],
 )
 def test_what_cannot_be_opened_says_why(opening: Callable[[], Awaitable[aio.Store]], error: str) -> None:

@@ -14,7 +14,7 @@ from random import Random
 from typing import Any, TypeVar
 
 import penstock
-from penstock import Draft, Message, Queue, Store
+from penstock import Draft, Message, Queue, State, Store
 from penstock.contract.settings import Settings
 from penstock.stores.journal import replay
 from penstock.stores.journal.packing import Result, Round, build_order
@@ -352,7 +352,7 @@ class Asking:
         call = getattr(self.history, operation)
         return lambda *arguments, **fields: self._attempt(lambda: call(self.queue, *arguments, **fields), nothing)
 
-    def messages(self, state: str | None = None) -> list[Message]:
+    def messages(self, state: State | None = None) -> list[Message]:
         """Those in that state whose put was answered: the history could not tell what became of another."""
         nothing: list[Message] = []
         listed = self._attempt(lambda: list(self.queue.messages(state)), nothing)

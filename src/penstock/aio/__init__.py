@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from types import TracebackType
     from typing import Any
 
-    from penstock.contract.kinds import Kind
+    from penstock.contract.kinds import Kind, Sync
     from penstock.stores.journal.format import Dialect
     from penstock.system.clock import Clock
 
@@ -39,7 +39,7 @@ __all__ = ["Message", "Queue", "Store", "open", "work"]
 def open(  # noqa: A001
     url: str | os.PathLike[str],
     *,
-    sync: str = "always",
+    sync: Sync = "always",
     clock: Clock | None = None,
     dialect: Dialect = "doc",
     timeout: float | None = None,

@@ -207,8 +207,8 @@ Exit codes: 0 ok, 1 an error, 2 wrong usage, 3 nothing there (an empty queue).""
 )
 @click.option(
     "--store", envvar="PENSTOCK_STORE", default=DEFAULT_STORE, show_default=True, show_envvar=True, metavar="URL",
-    help="The store: a folder, journal:DIR, text:DIR, NAME.tq, folder:DIR, slate:DIR, slate:s3://BUCKET/PREFIX or "
-    "http://HOST:PORT.",
+    help="The store: a folder, journal:DIR[?dialect=2.x], text:DIR, NAME.tq, folder:DIR, slate:DIR, "
+    "slate:s3://BUCKET/PREFIX or http://HOST:PORT.",
 )  # fmt: skip
 @click.option("--json", "as_json", is_flag=True, is_eager=True, hidden=True)  # read before --version
 @click.option("--version", is_flag=True, expose_value=False, callback=_show_version,

@@ -22,7 +22,7 @@ from penstock.cli.app import (
     say,
     seconds,
 )
-from penstock.contract.message import STATES, Draft, Message
+from penstock.contract.message import STATES, Draft, Message, State
 from penstock.contract.names import DEFAULT
 from penstock.contract.settings import MAX_COUNT, MAX_PAYLOAD
 from penstock.errors import PenstockError
@@ -143,7 +143,7 @@ Examples:
 @click.option("--raw", is_flag=True, help="Write the payloads and nothing else.")
 @json_option
 @click.pass_context
-def peek(ctx: click.Context, queue: str, n: int, state: str | None, raw: bool, as_json: bool) -> None:
+def peek(ctx: click.Context, queue: str, n: int, state: State | None, raw: bool, as_json: bool) -> None:
     """Show the next messages of QUEUE without claiming them.
 
     Exits with 3 if there is none.

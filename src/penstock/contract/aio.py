@@ -47,8 +47,10 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterable, Mapping
     from types import TracebackType
 
+    import pyarrow as pa
+
     from penstock.contract.backend import AsyncBackend
-    from penstock.contract.message import Attempt
+    from penstock.contract.message import Attempt, State
     from penstock.contract.settings import Changes, QueueInfo
 
 _parents: list[AsyncBackend] = []
@@ -281,9 +283,16 @@ class Queue:
         """The next n messages that claim() would give, left where they are."""
         return _all_ours(self._backend.listed(Peek(self.name, whole("n", n, 1, MAX_COUNT))))
 
-    def messages(self, state: str | None = None) -> AsyncIterator[Message]:
+    def messages(self, state: State | None = None) -> AsyncIterator[Message]:
         """All messages in a state (None: in any), in the order in which they were put, left where they are."""
         return _all_ours(self._backend.listed(Messages(self.name, limit=PAGE, state=checked_state(state))))
+
+    async def to_arrow(self, state: State | None = None) -> pa.Table:
+        """All messages in a state (None: in any) as a pyarrow.Table. `penstock.Queue.to_arrow` says more."""
+        rows = message.table_builder()
+        async for each in self.messages(state):
+            rows.add(each)
+        return rows.table()
 
     async def attempts(self, id: str) -> list[Attempt]:  # noqa: A002 - the contract's word
         """The attempts at a message, oldest first: who claimed it, from when to when, and how it ended."""

@@ -7,7 +7,7 @@ from functools import lru_cache
 from typing import Annotated, Any
 
 from penstock.contract import names, schemas
-from penstock.contract.message import STATES, Message
+from penstock.contract.message import STATES, Message, State
 from penstock.contract.operation import Argument
 from penstock.contract.schemas import MAX_CONSUMER, integer, nullable, text, texts
 from penstock.contract.settings import Settings, seconds, whole
@@ -43,7 +43,7 @@ def checked_reason(reason: str | None) -> str | None:
     return None if reason is None else str(reason)[:MAX_REASON].encode(errors="replace").decode()
 
 
-def checked_state(state: str | None) -> str | None:
+def checked_state(state: State | None) -> State | None:
     """The state; InvalidArgument if there is no such state."""
     if state is not None and state not in STATES:
         raise InvalidArgument(f"state={state!r} is none; give one of {', '.join(STATES)}, or None for all")

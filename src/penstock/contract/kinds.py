@@ -11,7 +11,7 @@ import shlex
 from contextlib import nullcontext
 from dataclasses import dataclass
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeAlias, get_args
 
 from penstock.errors import InvalidArgument, NotSupported, PenstockError
 
@@ -34,14 +34,15 @@ _MODULES = {
     "https": "penstock.http.client.kind",
 }
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+]+):")  # at least two letters: C:\queues is a path
-_SYNC = ("always", "interval", "never")
+Sync: TypeAlias = Literal["always", "interval", "never"]
+"""When a change counts as stored."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
     """The arguments of `penstock.open` beyond the URL."""
 
-    sync: str = "always"
+    sync: Sync = "always"
     clock: Clock | None = None
     dialect: Any = "doc"
     timeout: float | None = None
@@ -51,8 +52,8 @@ class Options:
 
     def check_sync(self) -> None:
         """Refuse an unknown value of sync."""
-        if self.sync not in _SYNC:
-            raise InvalidArgument(f"sync={self.sync!r} is none of {', '.join(_SYNC)}")
+        if self.sync not in get_args(Sync):
+            raise InvalidArgument(f"sync={self.sync!r} is none of {', '.join(get_args(Sync))}")
 
 
 @dataclass(frozen=True)

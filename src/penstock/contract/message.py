@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, fields
-from typing import TYPE_CHECKING, NamedTuple, TypeAlias, cast, overload
+from dataclasses import dataclass, field, fields, replace
+from functools import partial
+from itertools import islice
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Self, TypeAlias, cast, get_args, overload
 
 from penstock.contract.settings import HIGHEST_PRIORITY, LOWEST_PRIORITY, MAX_PAYLOAD, index, seconds, text, utf8
-from penstock.errors import InvalidArgument, InvalidPriority, PayloadTooLarge
+from penstock.errors import InvalidArgument, InvalidPriority, NotSupported, PayloadTooLarge
 
 if TYPE_CHECKING:
+    from penstock.contract.arrow import TableBuilder
     from penstock.contract.store import Queue
 
-STATES = ("delayed", "available", "in_flight", "done", "failed")
+State: TypeAlias = Literal["delayed", "available", "in_flight", "done", "failed"]
+"""The state of a message."""
+STATES = get_args(State)
 OUTCOMES = ("acked", "failed", "released")
 MAX_HEADERS = 255
 MAX_HEADER_BYTES = 65_535
@@ -22,6 +28,7 @@ LATEST = 253_402_300_799_999  # the last millisecond of the year 9999: what ever
 PUBLISH_HEADER = "penstock.publish"
 _RESERVED = "penstock."
 _OWN_BYTES = 64  # the most bytes of PUBLISH_HEADER with an id
+_SHOWN, _SHOWN_HEADERS = 60, 5  # bytes or characters of a value, and headers, in a repr
 Payload: TypeAlias = bytes | str | bytearray | memoryview
 
 
@@ -114,7 +121,7 @@ class Message:
     visible_at: int
     expires_at: int | None
     attempts: int
-    state: str
+    state: State
     receipt: str | None = None
     claimed_at: int | None = None
     lease_until: int | None = None
@@ -139,10 +146,36 @@ class Message:
         """Hold the message for `lease` seconds from now."""
         self._claimed_from().extend(self, lease=lease)
 
+    def json(self) -> Any:
+        """The payload, parsed as JSON. InvalidArgument, which is a ValueError, if it is none."""
+        try:
+            return json.loads(self.payload)
+        except (ValueError, RecursionError) as error:
+            raise InvalidArgument(
+                f"the payload of message {self.id} of queue {self.queue!r} is not JSON: {error}"
+            ) from error
+
+    def __repr__(self) -> str:
+        values = ((name, getattr(self, name)) for name in MESSAGE_FIELDS)
+        shown = [f"{name}={_short(value)}" for name, value in values if value is not None]
+        return f"{type(self).__name__}({', '.join(shown)})"
+
+    def __reduce__(self) -> tuple[partial[Self], tuple[()]]:
+        # Without the queue: another process does not have this one's store open.
+        return partial(type(self), **{name: getattr(self, name) for name in MESSAGE_FIELDS}), ()
+
+    def __copy__(self) -> Self:
+        return replace(self)
+
     def _claimed_from(self) -> Queue:
-        if self._handle is None or self.receipt is None:
+        if self.receipt is None:
             raise InvalidArgument(
                 f"message {self.id} of queue {self.queue!r} was not claimed, so it cannot be settled: use claim()"
+            )
+        if self._handle is None:
+            raise InvalidArgument(
+                f"message {self.id} of queue {self.queue!r} was unpickled, and does not know its store: open the "
+                f"store, and call the queue's method, as in store.queue({self.queue!r}).ack(message.receipt)"
             )
         return self._handle
 
@@ -182,6 +215,16 @@ def checked_many(items: Iterable[Draft | Payload]) -> Sequence[Entry]:
 
 
 MESSAGE_FIELDS = tuple(field.name for field in fields(Message) if not field.name.startswith("_"))
+
+
+def _short(value: object) -> str:
+    """A value in a repr. Only what is shown is made readable: a payload has up to 16 MB."""
+    if isinstance(value, dict):
+        first = [f"{_short(name)}: {_short(each)}" for name, each in islice(value.items(), _SHOWN_HEADERS)]
+        return "{" + ", ".join(first) + ("}" if len(value) <= _SHOWN_HEADERS else f", ...}} ({len(value)})")
+    if not isinstance(value, bytes | str) or len(value) <= _SHOWN:
+        return repr(value)
+    return f"{value[:_SHOWN]!r}... ({len(value):,} {'bytes' if isinstance(value, bytes) else 'characters'})"
 
 
 def _payload(payload: object) -> bytes:
@@ -253,3 +296,12 @@ def check_limits(entry: Entry) -> None:
         )
     if not LOWEST_PRIORITY <= entry.priority <= HIGHEST_PRIORITY:
         raise InvalidPriority(f"priority {entry.priority}; give {LOWEST_PRIORITY} to {HIGHEST_PRIORITY}")
+
+
+def table_builder() -> TableBuilder:
+    """Collects messages as an Arrow table; NotSupported without pyarrow."""
+    try:
+        from penstock.contract.arrow import TableBuilder  # here, because pyarrow is optional, and slow to import
+    except ImportError as error:
+        raise NotSupported(f"to_arrow() needs pyarrow ({error}): `pip install pyarrow`") from error
+    return TableBuilder()

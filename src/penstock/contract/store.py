@@ -46,8 +46,10 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
     from types import TracebackType
 
+    import pyarrow as pa
+
     from penstock.contract.backend import Backend
-    from penstock.contract.message import Attempt
+    from penstock.contract.message import Attempt, State
     from penstock.contract.operation import Operation, Runner
     from penstock.contract.settings import Changes
 
@@ -155,6 +157,11 @@ class Store:
 
     def __repr__(self) -> str:
         return f"<penstock.Store {self.url!r}{'' if self._open_backend else ' (closed)'}>"
+
+    def _repr_html_(self) -> str:
+        from penstock.contract.notebook import table_of  # here, so that import penstock stays quick
+
+        return table_of(self, self.queues)
 
     def _refuse(self, operation: Operation[Result]) -> Result:
         return self.backend.run(operation)  # raises StoreClosed
@@ -280,11 +287,23 @@ class Queue:
         self._store.run(Lookup(self.name))  # an error now, not at the first next()
         return self._store.run(Peek(self.name, n))
 
-    def messages(self, state: str | None = None) -> Iterator[Message]:
+    def messages(self, state: State | None = None) -> Iterator[Message]:
         """All messages in a state (None: in any), in the order in which they were put, left where they are."""
         checked_state(state)
         self._store.run(Lookup(self.name))  # an error now, not at the first next()
         return self._store.run(Messages(self.name, limit=PAGE, state=state))
+
+    def to_arrow(self, state: State | None = None) -> pa.Table:
+        """All messages in a state (None: in any) as a pyarrow.Table, with the columns of Spark's table `messages`.
+
+        The table holds all payloads in memory. NotSupported if pyarrow is not installed.
+
+        >>> jobs.to_arrow("failed").group_by("reason").aggregate([([], "count_all")])
+        """
+        rows = message.table_builder()
+        for each in self.messages(state):
+            rows.add(each)
+        return rows.table()
 
     def attempts(self, id: str) -> list[Attempt]:  # noqa: A002 - the contract's word
         """The attempts at a message, oldest first: who claimed it, from when to when, and how it ended."""
@@ -307,3 +326,8 @@ class Queue:
 
     def __repr__(self) -> str:
         return f"<penstock.Queue {self.name!r} of {self._store.url!r}>"
+
+    def _repr_html_(self) -> str:
+        from penstock.contract.notebook import table_of
+
+        return table_of(self, lambda: [QueueInfo(self.name, self.settings, self.counts())])

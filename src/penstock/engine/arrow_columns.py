@@ -16,7 +16,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from penstock.contract.message import LATEST, STATES, Attempt, Message
+from penstock.contract.arrow import TIME
+from penstock.contract.message import LATEST, STATES, Attempt
 from penstock.contract.settings import Settings
 from penstock.rules.rows import DONE, FAILED, IN_FLIGHT, Page
 
@@ -42,7 +43,6 @@ SOURCES: Mapping[str, tuple[str, ...]] = {
     "settled_at": ("ends_at", "state"),
     "reason": ("reason",),
 }
-TIME = pa.timestamp("us", "UTC")
 _STATES = pa.array([None, *STATES], pa.string())
 _CLAIMED = (IN_FLIGHT, DONE, FAILED)
 _PART, _SMALL_PART = 96 << 20, 4 << 20  # bytes of bodies that one task reads, at most and at least
@@ -230,22 +230,6 @@ def _numpy(column: pa.Array) -> Column:
 
 
 # Rows that come one by one
-
-
-def column_of(values: Any, kind: pa.DataType) -> pa.Array:
-    """A column from a list or an array of values in the form that messages have."""
-    if pa.types.is_timestamp(kind):
-        milliseconds = pc.min_element_wise(pa.array(values, pa.int64()), LATEST, skip_nulls=False)
-        return pc.multiply(milliseconds, 1000).cast(kind)
-    if pa.types.is_map(kind):
-        values = [list((each or {}).items()) for each in values]
-    return pa.array(values, kind)
-
-
-def messages_as_batch(messages: Sequence[Message], schema: pa.Schema) -> pa.RecordBatch:
-    """Messages as columns."""
-    arrays = [column_of([getattr(each, field.name) for each in messages], field.type) for field in schema]
-    return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
 
 def queue_row(name: str, settings: Settings, counts: Mapping[str, int]) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from itertools import pairwise
 from typing import Any
 
 from pyspark.sql.datasource import InputPartition
-from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 from pyspark.sql.types import (
     ArrayType,
     BinaryType,
@@ -27,6 +27,7 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
+from penstock.contract.arrow import MESSAGES
 from penstock.contract.message import STATES
 from penstock.contract.settings import Settings
 from penstock.contract.tables import Part
@@ -54,25 +55,7 @@ def _table(**columns: DataType) -> StructType:
 
 
 TABLES = {
-    "messages": _table(
-        id=_TEXT,
-        queue=_TEXT,
-        payload=BinaryType(),
-        headers=MapType(_TEXT, _TEXT),
-        priority=_NUMBER,
-        created_at=_TIME,
-        received_at=_TIME,
-        visible_at=_TIME,
-        expires_at=_TIME,
-        attempts=IntegerType(),
-        state=_TEXT,
-        receipt=_TEXT,  # always NULL: a secret of the consumer that holds the message
-        claimed_at=_TIME,
-        lease_until=_TIME,
-        consumer=_TEXT,
-        settled_at=_TIME,
-        reason=_TEXT,
-    ),
+    "messages": from_arrow_schema(MESSAGES),
     "queues": _table(
         name=_TEXT,
         **{each.name: _SETTINGS[each.name] for each in fields(Settings)},

@@ -18,13 +18,14 @@ from typing import Any
 import pyarrow as pa
 
 from penstock.contract import names
+from penstock.contract.arrow import messages_as_batch
 from penstock.contract.kinds import Options, kind_of, split
 from penstock.contract.loads import SinkCommit
 from penstock.contract.message import STATES, Entry, Moved
 from penstock.contract.operations import PAGE, Attempts, Create, Lookup, Messages, Put, Queues
 from penstock.contract.settings import Settings
 from penstock.contract.tables import Opener, Read, Staged, Tables, Target, grouped
-from penstock.engine.arrow_columns import attempt_row, messages_as_batch, queue_row, rows_as_batch
+from penstock.engine.arrow_columns import attempt_row, queue_row, rows_as_batch
 from penstock.engine.arrow_rows import send
 from penstock.errors import QueueExists, QueueNotFound
 from penstock.stores.folder.shared import SystemNeighbours, process_name

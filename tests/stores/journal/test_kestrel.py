@@ -11,6 +11,9 @@ import pytest
 
 import penstock
 from penstock import SimulatedClock
+from penstock.contract.kinds import kind_of
+from penstock.contract.tables import Target
+from penstock.http.server import serve_in_thread
 from penstock.stores.journal import replay
 from penstock.stores.journal.catalog import Catalog
 from penstock.stores.journal.doctor import examine
@@ -27,6 +30,7 @@ from penstock.stores.journal.format import (
     RemoveTentative,
     RemoveTentativeXid,
     Unremove,
+    encode,
 )
 from penstock.stores.journal.groups import MAGIC
 from penstock.stores.journal.snapshot import StoreSnapshot
@@ -103,6 +107,49 @@ def test_a_published_folder_opens_as_it_is(
         with journal(tmp_path, SimulatedClock(vector["now_ms"]), dialect=dialect) as store:
             assert payloads(store.queue("q")) == left
     assert by_document(tmp_path, "q", dialect) == sorted(left)
+
+
+@pytest.mark.parametrize("url", ["journal:{}?dialect=2.x", "{}?dialect=2.x"])
+def test_the_dialect_may_be_in_the_url(tmp_path: Path, url: str) -> None:
+    folder = tmp_path / "spool"
+    make(folder, {"q": written(item(b"a"), RemoveTentativeXid(7), Continue(7, NOW, 0, b"went on"))})
+    for share in (True, False):
+        with penstock.open(url.format(folder), share=share) as store:
+            assert payloads(store.queue("q")) == [b"went on"]
+    with penstock.open(url.format(folder), dialect="2.x") as store:
+        store.queue("q").put(b"ours")
+    assert by_document(folder, "q", "2.x") == [b"ours", b"went on"]
+    assert encode(RemoveTentativeXid(2)) in (folder / "q").read_bytes()
+    assert [path.name for path in tmp_path.iterdir()] == ["spool"]
+
+
+def test_who_opens_an_owned_store_by_a_url_with_its_dialect_is_a_guest(tmp_path: Path) -> None:
+    with (
+        penstock.open(f"journal:{tmp_path}?dialect=2.x") as owner,
+        penstock.open(f"journal:{tmp_path}?dialect=2.x") as guest,
+    ):
+        guest.queue().put(b"a")
+        assert payloads(owner.queue()) == [b"a"]
+    assert encode(RemoveTentativeXid(1)) in (tmp_path / "default").read_bytes()
+
+
+def test_a_server_keeps_the_dialect_of_its_stores_url(tmp_path: Path) -> None:
+    with penstock.open(f"journal:{tmp_path}?dialect=2.x") as store:
+        server = serve_in_thread(store)
+        with penstock.open(server.url) as remote:
+            remote.queue().put(b"a")
+        server.stop()
+    assert encode(RemoveTentativeXid(1)) in (tmp_path / "default").read_bytes()
+
+
+def test_loads_are_refused_before_they_begin_for_a_store_that_kestrel_is_to_read(tmp_path: Path) -> None:
+    url = f"journal:{tmp_path}?dialect=2.x"
+    penstock.open(url).close()
+    before = content_of(tmp_path)
+    tables = kind_of(url).tables(url)
+    with pytest.raises(penstock.NotSupported, match=r'loads are staged for dialect="doc".*\?dialect='):
+        tables.loader(Target(url, "default"), os.getpid(), penstock.open)
+    assert content_of(tmp_path) == before
 
 
 def test_no_file_but_the_broken_one_loses_anything_and_its_rest_is_in_quarantine_for_good(

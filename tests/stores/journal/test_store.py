@@ -415,7 +415,7 @@ def test_a_wrong_dialect_or_sync_is_refused_and_makes_nothing(tmp_path: Path) ->
     with pytest.raises(penstock.InvalidArgument, match=r"dialect='1\.x' is none of doc, 2\.x"):
         penstock.open(tmp_path / "a", dialect="1.x")  # type: ignore[arg-type]
     with pytest.raises(penstock.InvalidArgument, match="sync='often' is none of"):
-        penstock.open(tmp_path / "a", sync="often")
+        penstock.open(tmp_path / "a", sync="often")  # type: ignore[arg-type]
     assert not (tmp_path / "a").exists()
 
 

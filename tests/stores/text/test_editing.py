@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import penstock
-from penstock import LeaseExpired, Queue, SimulatedClock, Store
+from penstock import LeaseExpired, Queue, SimulatedClock, State, Store
 from penstock.system.files import SystemFile
 
 Edit = Callable[[Path, str], None]
@@ -76,7 +76,7 @@ def look_again(request: pytest.FixtureRequest, path: Path, store: Store, clock: 
         each.close()
 
 
-def payloads(queue: Queue, state: str | None = None) -> list[bytes]:
+def payloads(queue: Queue, state: State | None = None) -> list[bytes]:
     return [message.payload for message in queue.messages(state)]
 
 

@@ -13,6 +13,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from penstock.contract.arrow import column_of
 from penstock.contract.loads import Sent, SinkCommit
 from penstock.contract.message import STATES
 from penstock.contract.operations import PAGE, AllAttempts, Lookup, Messages, Parts, Queues, Show
@@ -20,7 +21,7 @@ from penstock.contract.settings import QueueInfo
 from penstock.contract.stream_operations import Streams
 from penstock.contract.streams import BatchPlan, StreamInfo
 from penstock.contract.tables import BatchFiles, Opener, Read, Staged, Tables, Target, grouped
-from penstock.engine.arrow_columns import attempt_row, column_of, queue_row, rows_as_batch
+from penstock.engine.arrow_columns import attempt_row, queue_row, rows_as_batch
 from penstock.engine.arrow_rows import send
 from penstock.errors import NotSupported, QueueNotFound
 from penstock.http.client.backend import RemoteBackend, RemoteLoads, open_remote

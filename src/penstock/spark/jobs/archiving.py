@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from pyspark.sql import functions as F  # noqa: N812 - as everyone calls it
 
 import penstock
+from penstock.contract.message import State
 from penstock.contract.store import Queue, Store
 from penstock.errors import QueueNotFound
 from penstock.spark.jobs.archive_table import (
@@ -217,7 +218,7 @@ def _note_removed(record: dict[str, Any], removed: dict[str, int], totals: Count
 class Settled(NamedTuple):
     """The state of a message when it was archived."""
 
-    state: str
+    state: State
     settled_at: int
     received_at: int
 

@@ -27,11 +27,12 @@ from pyspark.sql.streaming.datasource import (
 from pyspark.sql.types import StructType
 
 import penstock
+from penstock.contract.arrow import messages_as_batch
 from penstock.contract.kinds import kind_of
 from penstock.contract.stream_operations import Streams
 from penstock.contract.streams import HEARTBEAT, BatchPlan, boot, reader_name
 from penstock.contract.tables import BatchFiles
-from penstock.engine.arrow_columns import messages_as_batch, parts_of, rows_of, sources_of
+from penstock.engine.arrow_columns import parts_of, rows_of, sources_of
 from penstock.errors import NotSupported, PenstockError, StreamInUse, StreamMismatch
 from penstock.spark.options import StreamOptions
 from penstock.spark.processes import driver, in_one_line

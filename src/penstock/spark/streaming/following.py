@@ -25,11 +25,11 @@ from pyspark.sql.streaming.datasource import (
 from pyspark.sql.types import StructType
 
 import penstock
+from penstock.contract.arrow import messages_as_batch
 from penstock.contract.kinds import kind_of
 from penstock.contract.stream_operations import Streams
 from penstock.contract.streams import HEARTBEAT, Ahead, Lost, boot, reader_name
 from penstock.contract.tables import Follower, LogFollower
-from penstock.engine.arrow_columns import messages_as_batch
 from penstock.errors import PenstockError, StreamMismatch
 from penstock.spark.options import LogOptions, StreamOptions
 from penstock.spark.processes import driver, in_one_line

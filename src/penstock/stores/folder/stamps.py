@@ -23,9 +23,9 @@ import json
 import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, cast
 
-from penstock.contract.message import Attempt, Message
+from penstock.contract.message import Attempt, Message, State
 from penstock.stores.folder import layout
 
 PREFIX = "penstock."
@@ -208,7 +208,7 @@ def message(
     seen = Message(
         uid, queue, payload, details.headers, stamp.priority,
         received if stamp.created_at is None else stamp.created_at,
-        received, stamp.visible, stamp.expires_at, stamp.attempts, state, reason=details.reason,
+        received, stamp.visible, stamp.expires_at, stamp.attempts, cast("State", state), reason=details.reason,
     )  # fmt: skip
     if state == "delayed":
         seen.visible_at = until

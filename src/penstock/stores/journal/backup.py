@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from penstock.contract.kinds import kind_of, split
 from penstock.errors import NotSupported, PenstockError, StoreCorrupt, StoreLocked
 from penstock.stores.journal.catalog import FOLDER, Catalog
+from penstock.stores.journal.kind import folder_of
 from penstock.stores.journal.loads import RUNS, SINKS
 from penstock.stores.journal.pins import Pins, sweep
 from penstock.stores.journal.reading import FoundJournal, close_segments, open_segments, read
@@ -56,10 +57,9 @@ def backup(
     not read again.
     """
     url = os.fspath(store)
-    scheme, folder = split(url)
-    if scheme != "journal":
+    if split(url)[0] != "journal":
         raise NotSupported(kind_of(url).how_to_copy(url))
-    return _Backup(folder, os.fspath(dest), clock or SystemClock(), progress).run(verify)
+    return _Backup(folder_of(url), os.fspath(dest), clock or SystemClock(), progress).run(verify)
 
 
 class _Backup:
@@ -78,7 +78,9 @@ class _Backup:
 
     def run(self, verify: bool) -> list[BackedUp]:
         self._to.check()
-        StoreSnapshot(self._source, self._reading, self._clock.now())  # raises before anything is made
+        store = StoreSnapshot(self._source, self._reading, self._clock.now())
+        for queue in store.settings():
+            store.check_ours(queue)  # raises before anything is made, also in the source
         self._begin()
         try:
             sweep(self._source, self._disk)

@@ -185,7 +185,7 @@ def _adopt(reading: Reading, now: int) -> Iterator[Finding]:
             f"{os.path.basename(path)}, which another program wrote, cannot be read from offset {offset} on. "
             f"Opening keeps what is before and moves the other {_plural(segment.size - offset, 'byte')} to "
             ".penstock/quarantine",
-            "put it back from a copy, or, if a Kestrel 2.x wrote it, open the store with dialect='2.x'",
+            "put it back from a copy, or, if a Kestrel 2.x wrote it, give the store as journal:DIR?dialect=2.x",
             path,
             offset,
         )

@@ -29,10 +29,11 @@ Dialect: TypeAlias = Literal["doc", "2.x"]
 DIALECTS: tuple[Dialect, ...] = ("doc", "2.x")
 
 
-def check_dialect(dialect: str) -> None:
-    """Refuse a dialect that does not exist."""
+def check_dialect(dialect: str) -> Dialect:
+    """The dialect; InvalidArgument if it does not exist."""
     if dialect not in DIALECTS:
         raise InvalidArgument(f"dialect={dialect!r} is none of {', '.join(DIALECTS)}")
+    return dialect
 
 
 class Broken(ValueError):

@@ -1,20 +1,57 @@
 """The store kind `journal:DIR`: how to open, read, pack, examine and back up a journal store."""
 
 import os
+import re
 from collections.abc import Callable
 from dataclasses import asdict
-from typing import Any
+from typing import Any, NamedTuple
 
 from penstock.contract.examination import Examination
 from penstock.contract.kinds import Copy, Kind, Options, folder_has, names_in, split
 from penstock.contract.tables import Packer, Tables
 from penstock.errors import InvalidArgument, StoreLocked
 from penstock.stores.journal.catalog import Catalog
-from penstock.stores.journal.format import check_dialect
+from penstock.stores.journal.format import Dialect, check_dialect
 from penstock.stores.journal.store import JournalBackend, open_journal
 from penstock.stores.journal.strays import USUAL
 from penstock.system.clock import SystemClock
 from penstock.system.files import SystemDisk
+
+_OPTION = re.compile(r"(.*)\?([a-z]+)=([^/?]*)", re.DOTALL)
+
+
+class Address(NamedTuple):
+    """The parsed URL of a journal store."""
+
+    folder: str
+    dialect: Dialect | None  # None: the URL does not say
+
+
+def parse(url: str) -> Address:
+    """Parse a path or `journal:DIR`, perhaps with `?dialect=2.x`."""
+    _, folder = split(url)
+    dialect = None
+    matched = _OPTION.fullmatch(folder)
+    if matched is not None and matched[2] == "dialect":
+        folder, dialect = matched[1], check_dialect(matched[3])
+    elif matched is not None and folder != url:  # a plain path is a name of the file system
+        raise InvalidArgument(
+            f"store {url!r}: there is no option {matched[2]!r}, only dialect, as in journal:DIR?dialect=2.x (a "
+            "folder of that name can be written as a plain path)"
+        )
+    if not folder:
+        raise InvalidArgument("journal: without a folder; give journal:DIR, or just the folder")
+    return Address(folder, dialect)
+
+
+def folder_of(url: str) -> str:
+    """The folder in the URL of a journal store."""
+    return parse(url).folder
+
+
+def dialect_of(url: str) -> Dialect:
+    """The dialect of a journal store that is read without being opened."""
+    return parse(url).dialect or "doc"
 
 
 class JournalKind(Kind):
@@ -28,13 +65,15 @@ class JournalKind(Kind):
 
     def check(self, url: str, options: Options) -> None:
         super().check(url, options)
-        check_dialect(options.dialect)
+        given, named = check_dialect(options.dialect), parse(url).dialect
+        if named is not None and given not in ("doc", named):
+            raise InvalidArgument(f"store {url!r}: its dialect is {named!r}, and dialect={given!r}: leave one out")
 
     def open(self, url: str, options: Options) -> JournalBackend:
-        return self._open(folder_of(url), options, lambda: None)
+        return self._open(url, options, lambda: None)
 
     def open_owned(self, url: str, options: Options, locked: Callable[[], None]) -> JournalBackend:
-        backend = self._open(self.meeting_folder(url), options, locked)
+        backend = self._open(self.absolute(url), options, locked)
         backend.keep_indexes()  # or owners that are killed one after the other replay more and more
         return backend
 
@@ -51,10 +90,14 @@ class JournalKind(Kind):
         return False
 
     def exists(self, url: str) -> bool:
-        _, folder = split(url)
-        return not folder or folder_has(folder, _is_of_store)
+        return not split(url)[1] or folder_has(folder_of(url), _is_of_store)
 
     def absolute(self, url: str) -> str:
+        folder, dialect = parse(url)
+        folder = os.path.abspath(folder)
+        return folder if dialect is None else f"journal:{folder}?dialect={dialect}"
+
+    def place(self, url: str) -> str:
         return os.path.abspath(folder_of(url))
 
     def tables(self, url: str) -> Tables:
@@ -70,7 +113,7 @@ class JournalKind(Kind):
     def examine(self, url: str) -> Examination[Any]:
         from penstock.stores.journal.doctor import examine
 
-        return examine(split(url)[1])
+        return examine(folder_of(url), dialect=dialect_of(url))
 
     def backup(self, url: str, dest: str, verify: bool, progress: Callable[[int, int], object] | None) -> Copy:
         from penstock.stores.journal.backup import backup
@@ -78,22 +121,15 @@ class JournalKind(Kind):
         made = backup(url, dest, verify=verify, progress=progress)
         return Copy(sum(each.bytes for each in made), [asdict(each) for each in made])
 
-    def _open(self, folder: str, options: Options, locked: Callable[[], None]) -> JournalBackend:
+    def _open(self, url: str, options: Options, locked: Callable[[], None]) -> JournalBackend:
+        folder, dialect = parse(url)
         return open_journal(
             folder,
             clock=options.clock or SystemClock(),
             sync=options.sync,
-            dialect=options.dialect,
+            dialect=dialect or options.dialect,
             locked=locked,
         )
-
-
-def folder_of(url: str) -> str:
-    """The folder in the URL of a journal store."""
-    _, folder = split(url)
-    if not folder:
-        raise InvalidArgument("journal: without a folder; give journal:DIR, or just the folder")
-    return folder
 
 
 def _is_of_store(entry: os.DirEntry[str]) -> bool:

@@ -27,7 +27,7 @@ from penstock.rules.records import Put, Restore
 from penstock.stores.journal import bodies, groups, staging
 from penstock.stores.journal.catalog import Catalog
 from penstock.stores.journal.fields import Bodies
-from penstock.stores.journal.kind import KIND, folder_of
+from penstock.stores.journal.kind import KIND, dialect_of, folder_of
 from penstock.stores.journal.loads import has_run, make_folder
 from penstock.stores.journal.records import encode_put, encode_record
 from penstock.stores.journal.snapshot import StoreSnapshot
@@ -53,7 +53,8 @@ class JournalLoader:
     def __init__(self, target: Target, owner: int, opened: Opener) -> None:
         self._target = target
         self._opened = opened
-        self._folder = folder_of(target.store)
+        self._folder, dialect = folder_of(target.store), dialect_of(target.store)
+        staging.check_dialect(dialect)
         view = StoreSnapshot(self._folder, ReadingDisk(), SystemClock().now())
         self._queues = {**target.create, **view.settings()}
         if target.queue is not None and names.checked(target.queue) not in self._queues:

@@ -22,11 +22,12 @@ from zlib_ng.zlib_ng import crc32
 
 from penstock.contract.message import Entry, Plain
 from penstock.engine.loads import Restored, began_at, restore
-from penstock.errors import InvalidArgument
+from penstock.errors import InvalidArgument, NotSupported
 from penstock.rules.records import Put
 from penstock.stores.journal import bodies, groups
 from penstock.stores.journal.catalog import FOLDER
 from penstock.stores.journal.fields import Bodies
+from penstock.stores.journal.format import Dialect
 from penstock.stores.journal.groups import joined, xid_before
 from penstock.stores.journal.records import Recorded, encode_load, encode_put, encode_record, renumber
 from penstock.system.clock import at_least_one
@@ -67,6 +68,12 @@ class Numbered(NamedTuple):
 def new_name(owner: int) -> str:
     """A new load's name. The load counts as abandoned when the process `owner` ends."""
     return f"{name_of(owner)}.{secrets.token_hex(8)}"
+
+
+def check_dialect(dialect: Dialect) -> None:
+    """NotSupported for a store that Kestrel 2.x is to read: xids are not known while rows are staged."""
+    if dialect != "doc":
+        raise NotSupported('loads are staged for dialect="doc": open the store without dialect= or ?dialect=')
 
 
 def folder_of(store: str, load: str) -> str:

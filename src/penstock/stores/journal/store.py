@@ -223,8 +223,7 @@ class JournalBackend(Engine):
         self._streams.tend()
 
     def _check_dialect(self) -> None:
-        if self._shared.dialect != "doc":
-            raise NotSupported('loads are staged for dialect="doc": open the store without dialect=')
+        staging.check_dialect(self._shared.dialect)
 
     def keep_indexes(self) -> None:
         """Save indexes right after recovery, if it replayed much, so that the next opening replays less."""

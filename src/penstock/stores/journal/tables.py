@@ -9,7 +9,7 @@ import json
 import os
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import closing, suppress
+from contextlib import ExitStack, closing, suppress
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -19,7 +19,7 @@ import pyarrow.compute as pc
 from penstock.contract.message import STATES
 from penstock.contract.settings import Settings
 from penstock.contract.streams import Ahead, BatchPlan, StreamInfo
-from penstock.contract.tables import Opener, Read, Tables, Target
+from penstock.contract.tables import Opener, Part, Read, Tables, Target
 from penstock.engine.arrow_columns import (
     BODY,
     INDEX_ROWS,
@@ -33,17 +33,19 @@ from penstock.engine.arrow_columns import (
     shown,
     sources_of,
     table_of,
+    times,
 )
 from penstock.errors import PenstockError
-from penstock.stores.journal.catalog import Catalog
+from penstock.stores.journal.catalog import FOLDER, Catalog
 from penstock.stores.journal.files import PLACE_BITS
 from penstock.stores.journal.follow import Follower
-from penstock.stores.journal.kind import folder_of
+from penstock.stores.journal.kind import dialect_of, folder_of
 from penstock.stores.journal.loader import JournalLoader
 from penstock.stores.journal.loads import read_run
 from penstock.stores.journal.pins import Pins, drop_plan, sweep
+from penstock.stores.journal.reading import Item
 from penstock.stores.journal.scan import Scan
-from penstock.stores.journal.snapshot import StoreSnapshot
+from penstock.stores.journal.snapshot import QueueSnapshot, SegmentFile, StoreSnapshot
 from penstock.system.clock import SystemClock
 from penstock.system.files import File, ReadingDisk, SystemDisk
 
@@ -58,9 +60,8 @@ _OFFSET = np.uint64((1 << PLACE_BITS) - 1)
 class JournalTables(Tables):
     """The tables of journal stores."""
 
-    def parts(self, read: Read, schema: pa.Schema, owner: int) -> list["PlanPart"]:
-        folder = folder_of(read.store)
-        store = StoreSnapshot(folder, ReadingDisk(), SystemClock().now())
+    def parts(self, read: Read, schema: pa.Schema, owner: int) -> Sequence[Part]:
+        folder, store = folder_of(read.store), _snapshot(read.store)
         found = store.settings(read.queue)
         pins = new_plan(folder, owner)
         try:
@@ -71,6 +72,8 @@ class JournalTables(Tables):
             if not len(made):
                 pins.drop()
                 return []
+            if not os.path.isdir(os.path.join(folder, FOLDER)):  # Kestrel left the folder: make nothing there
+                return [RowsPart(made)]
             pins.make()
             return write_plan(pins.folder, [made], None)
         except BaseException:
@@ -81,14 +84,13 @@ class JournalTables(Tables):
         return JournalLoader(target, owner, opened)
 
     def check(self, store: str) -> None:
-        StoreSnapshot(folder_of(store), ReadingDisk(), SystemClock().now())
+        _snapshot(store)
 
     def settings(self, store: str, opened: Opener) -> dict[str, Settings]:
-        return StoreSnapshot(folder_of(store), ReadingDisk(), SystemClock().now()).settings()
+        return _snapshot(store).settings()
 
     def streams(self, store: str, opened: Opener) -> list[StreamInfo]:
-        disk, found = ReadingDisk(), []
-        snapshot = StoreSnapshot(folder_of(store), disk, SystemClock().now())
+        disk, found, snapshot = ReadingDisk(), [], _snapshot(store)
         for queue in snapshot.settings():
             view = snapshot.view(queue, disk.open, _nothing)
             if view is not None:
@@ -101,6 +103,7 @@ class JournalTables(Tables):
         return None if load is None else [list(each) for each in load.brought()]
 
     def follower(self, store: str, queue: str, schema: pa.Schema, owner: int) -> "FileFollower":
+        _snapshot(store).check_ours(queue)
         return FileFollower(folder_of(store), queue, schema, owner)
 
     def batch_files(
@@ -117,6 +120,10 @@ class JournalTables(Tables):
             return PinnedBatch(write_plan(folder, parts, names), folder)
         except OSError:  # on another machine, or of another user: then the owner is asked for the messages
             return None
+
+
+def _snapshot(url: str) -> StoreSnapshot:
+    return StoreSnapshot(folder_of(url), ReadingDisk(), SystemClock().now(), kestrel=dialect_of(url))
 
 
 # Plans
@@ -212,6 +219,75 @@ def _in_order(rows: pa.RecordBatch, *names: str) -> pa.RecordBatch:
     return rows if (order[1:] > order[:-1]).all() else rows.take(pa.array(order))
 
 
+class RowsPart(NamedTuple):
+    """Rows of a table that travel with the task."""
+
+    rows: pa.RecordBatch
+
+    def read(self, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+        """The rows."""
+        for start in range(0, len(self.rows), INDEX_ROWS):
+            yield self.rows.slice(start, INDEX_ROWS)
+
+
+class KestrelPart(NamedTuple):
+    """Messages in files that Kestrel left. They are not pinned: that would change the folder."""
+
+    queue: str
+    files: list[SegmentFile]
+    rows: bytes  # of the queue's index, as an Arrow stream; with bodies also the items' places
+
+    def read(self, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+        """The rows, with payloads from the files."""
+        queues = pa.array([self.queue], pa.string())
+        with ExitStack() as stack, pa.ipc.open_stream(self.rows) as stream:
+            wanted = BODY.intersection(schema.names)
+            files = [stack.enter_context(closing(_open_same(each))) for each in self.files] if wanted else []
+            for part in batches_of(stream.read_next_batch(), bool(wanted)):
+                found: dict[str, pa.Array] = {}
+                if "payload" in wanted:
+                    places = zip(*(part[name].to_pylist() for name in ("file", "offset", "size")), strict=True)
+                    payloads = [_read(files[file], offset, size) for file, offset, size in places]
+                    found["payload"] = pa.array(payloads, pa.binary())
+                if "headers" in wanted:
+                    found["headers"] = pa.array([[]] * len(part), schema.field("headers").type)
+                for name in wanted.intersection(("created_at", "received_at")):
+                    found[name] = times(part["added"].to_numpy())
+                yield table_of(found, part, queues, schema)
+
+
+def _as_stream(rows: pa.RecordBatch) -> bytes:
+    """Rows for another process. A pickled slice would take along all that it is a slice of."""
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, rows.schema, options=pa.ipc.IpcWriteOptions(compression="lz4")) as stream:
+        stream.write_batch(rows)
+    return bytes(sink.getvalue())
+
+
+def _read(file: File, offset: int, size: int) -> bytes:
+    data = file.read(offset, size)
+    if len(data) < size:
+        raise _changed(file.path)
+    return data
+
+
+def _open_same(file: SegmentFile) -> File:
+    """Open a file of Kestrel's; an error if it is not the one that was planned."""
+    with suppress(FileNotFoundError):
+        opened = ReadingDisk().open(file.path)
+        if opened.status().inode == file.inode:
+            return opened
+        opened.close()
+    raise _changed(file.path)
+
+
+def _changed(path: str) -> PenstockError:
+    return PenstockError(
+        f"{path!r} has changed since this DataFrame was planned: Kestrel, or a process that opened the "
+        "folder with Penstock, has written the journal anew. load() it again"
+    )
+
+
 class _Messages:
     """Plans a read of messages."""
 
@@ -225,21 +301,41 @@ class _Messages:
         self._files: list[tuple[str, str]] = []  # the name of each pin, and of the file
         self._disk = ReadingDisk()
 
-    def parts(self, queues: Sequence[str]) -> list[PlanPart]:
+    def parts(self, queues: Sequence[str]) -> list[Part]:
         """One part for each task."""
-        found = [rows for queue in queues if (rows := self._rows(queue)) is not None and len(rows)]
+        parts: list[Part] = []
+        found: list[pa.RecordBatch] = []
+        for queue in queues:
+            open_file = self._open_pinned if self._bodies else self._disk.open
+            view = self._store.view(queue, open_file, self._pins.unpin if self._bodies else _nothing)
+            if view is not None and view.items is not None:
+                parts += self._kestrel_parts(queue, view, view.items)
+            elif view is not None and len(rows := self._rows(queue, view)):
+                found.append(rows)
         if not found:
             self._pins.drop()
-            return []
+            return parts
         self._pins.make()
         names = {"queues": self._queues, "files": self._files}
-        return write_plan(self._pins.folder, parts_of(joined(found), self._bodies, split=self._split), names)
+        written = write_plan(self._pins.folder, parts_of(joined(found), self._bodies, split=self._split), names)
+        return [*parts, *written]
 
-    def _rows(self, queue: str) -> pa.RecordBatch | None:
-        open_file = self._open_pinned if self._bodies else self._disk.open
-        view = self._store.view(queue, open_file, self._pins.unpin if self._bodies else _nothing)
-        if view is None:
-            return None
+    def _kestrel_parts(self, queue: str, view: QueueSnapshot, items: Mapping[int, Item]) -> list[KestrelPart]:
+        wanted = dict.fromkeys(["seq", "size", *self._wanted])
+        rows = rows_of(view.contents.pages(), 0, [name for name in wanted if name != "place"], self._states)
+        if not len(rows):
+            return []
+        if self._bodies:
+            there = [items[seq] for seq in rows["seq"].to_pylist()]
+            numbers = {each.number: position for position, each in enumerate(view.files)}
+            columns = {name: rows[name] for name in rows.schema.names}
+            columns["file"] = pa.array([numbers[item.segment] for item in there], pa.int32())
+            columns["offset"] = pa.array([item.offset for item in there], pa.int64())
+            columns["added"] = pa.array([item.added for item in there], pa.int64())
+            rows = pa.record_batch(columns)
+        return [KestrelPart(queue, view.files, _as_stream(part)) for part in parts_of(rows, self._bodies)]
+
+    def _rows(self, queue: str, view: QueueSnapshot) -> pa.RecordBatch:
         rows = rows_of(view.contents.pages(), len(self._queues), self._wanted, self._states)
         rows = located(rows, sorted(each.number for each in view.files), len(self._files))
         self._queues.append(queue)

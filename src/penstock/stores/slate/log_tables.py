@@ -21,8 +21,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock import filters
+from penstock.contract.arrow import column_of
 from penstock.contract.tables import Opener
-from penstock.engine.arrow_columns import column_of, times
+from penstock.engine.arrow_columns import times
 from penstock.errors import StoreCorrupt
 from penstock.filters.dispatch import Dispatcher
 from penstock.stores.owner_operations import SlateOwner

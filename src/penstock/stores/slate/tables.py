@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from penstock.contract.arrow import column_of
 from penstock.contract.loads import SinkCommit
 from penstock.contract.operations import Lookup, Queues
 from penstock.contract.settings import Settings
@@ -25,7 +26,6 @@ from penstock.engine.arrow_columns import (
     BODY,
     attempt_row,
     batches_of,
-    column_of,
     joined,
     parts_of,
     queue_row,

@@ -5,8 +5,8 @@ from typing import Any
 
 import pyarrow as pa
 
+from penstock.contract.arrow import column_of, messages_as_batch
 from penstock.contract.tables import Read
-from penstock.engine.arrow_columns import column_of, messages_as_batch
 from penstock.stores.text.snapshot import Plain, Snapshot, payloads
 from penstock.stores.unowned import UnownedTables
 
