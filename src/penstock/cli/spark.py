@@ -118,6 +118,7 @@ def _session(master: str | None) -> Iterator["SparkSession"]:
     # Records of a task that runs are reported with its heartbeats, which are rare by default.
     often = {"spark.executor.heartbeatInterval": "1s"} if (master or "local").startswith("local") else {}
     handler = signal.getsignal(signal.SIGINT)
+    begun: dict[int, str] = {}
     try:
         with _announced("starting Spark"), _hidden_stderr():
             spark = penstock.spark.session(master, **often)
@@ -127,10 +128,13 @@ def _session(master: str | None) -> Iterator["SparkSession"]:
             spark.sparkContext.setLogLevel("OFF")
             with _cancelling(spark):
                 yield spark
+        except KeyboardInterrupt:
+            begun = _processes()  # after stop() some are no longer below this process
+            raise
         finally:
             spark.stop()
     except KeyboardInterrupt:
-        _end_java()
+        _end(begun | _processes())
         raise
 
 
@@ -161,12 +165,17 @@ def _cancelling(spark: "SparkSession") -> Iterator[None]:
         signal.signal(signal.SIGINT, usual)
 
 
-def _end_java() -> None:
-    """End the processes of Spark of an interrupted command: they would outlive it for seconds."""
-    names = {}
+def _processes() -> dict[int, str]:
+    """The processes that this command has started, and those that they have: Java, and Python's workers."""
+    found = {}
     for pid in processes.descendants_of(os.getpid()):
         with suppress(ProcessLookupError):
-            names[pid] = processes.name_of(pid)
+            found[pid] = processes.name_of(pid)
+    return found
+
+
+def _end(names: dict[int, str]) -> None:
+    """End processes of an interrupted command, which would outlive it for seconds."""
     for number, patience in ((signal.SIGTERM, 10.0), (signal.SIGKILL, 1.0)):  # Python's follow Java by themselves
         left = [pid for pid, name in names.items() if not processes.is_gone(name)]
         for pid in left:
