@@ -1,11 +1,14 @@
 """The text store through the contract, against the raw disk; and how fast its files are read, against `wc -l`.
 
 Payloads are 1 KiB, and every operation is synced before it returns; a put twice, as it is born commented out.
+Looks after a shell's append are measured in processor time, on a file of 200,000 lines that a person wrote.
 """
 
 import mmap
+import statistics
 import subprocess
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import penstock
@@ -14,8 +17,9 @@ from benchmarks.journal import BATCH, PREFILLED, random_payloads, rate
 from penstock.stores.text.format import parse, scan
 from penstock.stores.text.variables import plain_entries
 
-GROUP, READING = "text, one thread", "text, reading"
+GROUP, READING, APPENDS = "text, one thread", "text, reading", "text, a look after `echo >>`"
 SIZE = 100_000_000  # bytes of the file that is read
+BY_HAND, SHELLS = 200_000, 20  # lines of a file, and of those that shells append one by one
 PUT, LINES = "text, put", "wc -l of a text queue"
 
 
@@ -84,10 +88,30 @@ def _count_lines(folder: Path) -> float:
     return size / (time.perf_counter() - started) / 1e6
 
 
+def _after_append(look: Callable[[penstock.Queue], object]) -> Callable[[Path], float]:
+    def measure(folder: Path) -> float:
+        path = folder / "queue.tq"
+        path.write_text("".join(f"-payload {number}\n" for number in range(BY_HAND)))
+        with penstock.open(path) as store:
+            queue, spent = store.queue(), []
+            for number in range(SHELLS):
+                subprocess.run(["sh", "-c", 'echo "-payload" >> "$0"', str(path)], check=True)
+                started = time.process_time()
+                look(queue)
+                spent.append(time.process_time() - started)
+                if sum(queue.counts().values()) != BY_HAND + number + 1:
+                    raise RuntimeError("the line was missed")
+        return statistics.median(spent)
+
+    return measure
+
+
 CELLS = [
     Cell(PUT, GROUP, "ops/s", _put, "higher", against={RAW_APPEND: 0.4}),
     Cell("text, put_many(1,000)", GROUP, "ops/s", _put_many, "higher", against={PUT: 20}),
     Cell("text, claim and ack", GROUP, "ops/s", _claim_and_ack, "higher", against={RAW_APPEND: None}),
+    Cell("counts() after an append", APPENDS, "s", _after_append(penstock.Queue.counts), "lower", target=0.05),
+    Cell("claim(1) after an append", APPENDS, "s", _after_append(penstock.Queue.claim), "lower", target=0.05),
     Cell("text, offsets of all entries", READING, "MB/s", _scan, "higher", against={LINES: 0.25}),
     Cell("text, all entries", READING, "MB/s", _parse, "higher"),
     Cell(LINES, READING, "MB/s", _count_lines, "higher"),

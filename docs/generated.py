@@ -69,7 +69,7 @@ def section(command: click.Command, context: click.Context) -> Iterator[str]:
     yield paragraphs(command.help)
     options = [option for option in command.params if isinstance(option, click.Option)]
     rows = [
-        f"| <code>{cell(escaped(name))}</code> | {cell(escaped(text))} |"
+        f'| <code class="option">{cell(escaped(name))}</code> | {cell(escaped(text))} |'
         for option in options
         for name, text in filter(None, [option.get_help_record(context)])
     ]

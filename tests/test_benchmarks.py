@@ -513,7 +513,7 @@ def test_a_cell_of_the_journal_measures(name: str, tmp_path: Path, monkeypatch: 
     small = {"SECONDS": 0.01, "PREFILLED": 5, "BATCH": 10, "BATCHES": 2, "THREADS": 4, "QUEUES": 3}
     for constant, value in small.items():
         monkeypatch.setattr(journal, constant, value)
-    for constant, value in {"PREFILLED": 5, "BATCH": 10, "SIZE": 2_000_000}.items():
+    for constant, value in {"PREFILLED": 5, "BATCH": 10, "SIZE": 2_000_000, "BY_HAND": 9, "SHELLS": 2}.items():
         monkeypatch.setattr(text, constant, value)
     for constant, value in {"MANY": 2_000, "TURNS": 2, "PER_TURN": 10}.items():
         monkeypatch.setattr(backlog, constant, value)

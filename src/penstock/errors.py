@@ -1,10 +1,34 @@
 """Errors: one class per thing that a caller can act on. Each message says what happened and what to do next."""
 
+import shlex
 from collections.abc import Sequence
+from typing import NamedTuple
+
+
+class Advice(NamedTuple):
+    """What to do about an error, in the words of each caller."""
+
+    python: str
+    command: str
+    http: str
 
 
 class PenstockError(Exception):
-    """The base of every error that Penstock raises on purpose."""
+    """The base of every error that Penstock raises on purpose. Its text is for Python programs.
+
+    what: what happened
+    advice: what to do, where that depends on the caller; else None, and `what` says it
+    """
+
+    def __init__(self, what: str = "", advice: Advice | None = None) -> None:
+        super().__init__(what if advice is None else joined(what, advice.python))
+        self.what = what
+        self.advice = advice
+
+
+def joined(what: str, advice: str) -> str:
+    """What happened and what to do as one text."""
+    return f"{what}{'' if what.endswith('.') else ':'} {advice}"
 
 
 class InvalidArgument(PenstockError, ValueError):
@@ -57,11 +81,15 @@ class LeaseExpired(PenstockError):
         self.queue = queue
         self.receipts = list(receipts)
         shown = ", ".join(self.receipts[:3]) + (", ..." if len(self.receipts) > 3 else "")
+        drop = "Drop this work; another consumer may have the message. For longer work"
         super().__init__(
             f"{len(self.receipts)} receipt(s) of queue {queue!r} no longer hold their message ({shown}): the "
-            "lease ended, the message was settled or removed meanwhile, or they never were receipts. Drop this "
-            "work; another consumer may have the message. For longer work claim with a longer lease, or extend() "
-            "in time"
+            "lease ended, the message was settled or removed meanwhile, or they never were receipts.",
+            Advice(
+                f"{drop} claim with a longer lease, or extend() in time",
+                f"{drop} claim with a longer --lease, as in `penstock claim {shlex.quote(queue)} --lease 5m`",
+                f"{drop} claim with a longer lease, or extend it in time",
+            ),
         )
 
     def __reduce__(self) -> tuple[type["LeaseExpired"], tuple[str, list[str]]]:

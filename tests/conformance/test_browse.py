@@ -41,6 +41,21 @@ def test_messages_lists_each_state_in_the_order_of_putting(make_queue: MakeQueue
     assert len(queue) == queue.count() == 2
 
 
+def test_a_message_is_found_by_its_id_in_every_state(make_queue: MakeQueue) -> None:
+    queue = make_queue(keep_done=60, max_attempts=1)
+    queue.put_many([b"done", b"failed", b"held", Draft(b"waiting", headers={"kind": "a"})])
+    done, failed, _held = queue.claim(3, consumer="w")
+    queue.put(b"delayed", delay=5)
+    failed.fail(reason="no disk")
+    done.ack()
+    listed = list(queue.messages())
+    assert {message.state for message in listed} == {"done", "failed", "in_flight", "available", "delayed"}
+    assert [queue.message(message.id) for message in listed] == listed
+    queue.remove(done.id)
+    for unknown in (done.id, "7" * 40, "x", "../jobs"):
+        assert queue.message(unknown) is None
+
+
 def test_a_receipt_is_shown_to_nobody_but_who_claimed(queue: Queue) -> None:
     queue.put(b"a")
     [claimed] = queue.claim(consumer="w")

@@ -6,6 +6,7 @@ import pytest
 
 import penstock
 from penstock import errors
+from penstock.contract import refusals
 
 ALL = [
     kind for kind in vars(errors).values() if isinstance(kind, type) and issubclass(kind, penstock.PenstockError)
@@ -25,6 +26,16 @@ def test_an_error_survives_pickling(kind: type[penstock.PenstockError]) -> None:
     copy = pickle.loads(pickle.dumps(kind("what happened")))
     assert type(copy) is kind
     assert str(copy) == "what happened"
+
+
+def test_advice_is_part_of_the_text_for_python_and_survives_pickling() -> None:
+    error = refusals.not_found("a/b c")
+    copy = pickle.loads(pickle.dumps(error))
+    assert str(copy) == str(error) == "there is no queue 'a/b c': create it with store.create('a/b c')"
+    assert (copy.what, copy.advice) == ("there is no queue 'a/b c'", error.advice)
+    assert copy.advice is not None
+    assert copy.advice.command.startswith("`penstock create 'a/b c'` creates it")
+    assert copy.advice.http.startswith("create it with PUT /a%2Fb%20c")
 
 
 def test_lost_receipts_survive_pickling() -> None:

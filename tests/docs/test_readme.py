@@ -15,6 +15,8 @@ from typing import NamedTuple
 
 import pytest
 
+import penstock
+
 ROOT = Path(__file__).parent.parent.parent
 README = (ROOT / "README.md").read_text()
 TUTORIAL = (ROOT / "docs" / "tutorial.md").read_text()
@@ -127,13 +129,16 @@ def test_every_block_of_the_readme_runs_as_written(tmp_path: Path) -> None:
     assert "jobs" in printed_by("https://localhost", printed)
     assert "|" in printed_by("penstock.spark", printed)
     assert len(list((tmp_path / "out").rglob("*.parquet"))) > 0
+    with penstock.open(tmp_path / "data") as store:
+        assert sum(store.queue("mail").counts().values()) == 0  # curl's DELETE took the message out
+        assert store.queue("jobs").count() == 0  # Spark's drain took all
 
 
 def test_every_block_of_the_tutorial_runs_as_written(tmp_path: Path) -> None:
     printed = read_aloud(TUTORIAL, tmp_path)
-    assert "mail for order 8" in printed_by("worker.py", printed)
+    assert "mail for order 8" in printed_by("python worker.py", printed)
     assert "no address: nobody" in printed_by("penstock_messages", printed)
-    assert "batch 1 1001" in printed_by("nightly.py", printed)
+    assert "batch 0 1001" in printed_by("python nightly.py", printed)
 
 
 def test_the_readme_is_short() -> None:

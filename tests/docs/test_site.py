@@ -1,9 +1,11 @@
 """The documentation site: built without a warning, complete, and loading nothing from elsewhere."""
 
+import html
 import os
 import re
 import subprocess
 import sys
+import xml.etree.ElementTree as ElementTree
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -14,6 +16,14 @@ from penstock.cli import cli
 from penstock.http.server.openapi import document
 
 ROOT = Path(__file__).parent.parent.parent
+DOCS = ROOT / "docs"
+# Files that a page shows, by the page's name.
+INCLUDED = [
+    (str(page.relative_to(DOCS)), name)
+    for page in sorted(DOCS.rglob("*.md"))
+    for name in re.findall(r'--8<-- "(.+)"', page.read_text())
+]
+PICTURES = sorted({*DOCS.rglob("*.svg"), *DOCS.rglob("*.png")})
 
 
 @pytest.fixture(scope="module")
@@ -57,6 +67,38 @@ def test_no_page_loads_anything_from_elsewhere(site: Path) -> None:
         assert not re.search(r"url\(\s*[\"']?(https?:)?//", sheet.read_text())
 
 
+def shown(page: Path) -> str:
+    """The text of a page as a reader copies it: without tags."""
+    return html.unescape(re.sub(r"<[^>]*>", "", page.read_text()))
+
+
+@pytest.mark.parametrize(("page", "name"), INCLUDED)
+def test_a_page_shows_the_files_that_it_includes(site: Path, page: str, name: str) -> None:
+    text = (ROOT / name).read_text()
+    assert text.strip() in shown((site / page).with_suffix(".html"))
+
+
+def test_the_guides_include_examples_and_deployment_files() -> None:
+    names = {name for _, name in INCLUDED}
+    assert {f"deploy/{each}" for each in ("penstock.toml", "penstock.service", "compose.yaml")} < names
+    large = {"examples/pipeline.py", "examples/stream.py"}  # whole pipelines, to be run
+    assert {f"examples/{each.name}" for each in (ROOT / "examples").glob("*.py")} - large <= names
+
+
+def test_no_page_shows_the_markup_of_an_inclusion(site: Path) -> None:
+    assert [page for page in site.rglob("*.html") if re.search(r"--8\s*<", shown(page))] == []
+
+
+@pytest.mark.parametrize("picture", PICTURES, ids=lambda picture: picture.name)
+def test_every_picture_is_one(picture: Path) -> None:
+    if picture.suffix == ".png":
+        assert picture.read_bytes().startswith(b"\x89PNG\r\n")
+    else:
+        drawn = ElementTree.fromstring(picture.read_text() or "<empty/>")
+        assert drawn.tag == "{http://www.w3.org/2000/svg}svg"
+        assert len(drawn) > 0
+
+
 def commands(group: click.Group, path: str = "") -> list[str]:
     found = []
     for name, command in group.commands.items():
@@ -70,7 +112,8 @@ def test_every_command_with_its_options_is_in_the_reference(site: Path) -> None:
     page = (site / "reference" / "cli.html").read_text()
     assert all(f'id="{name.replace(" ", "-")}"' in page for name in commands(cli))
     for command in cli.commands.values():
-        assert all(option.opts[-1] in page for option in command.params if isinstance(option, click.Option))
+        options = [each for each in command.params if isinstance(each, click.Option) and not each.hidden]
+        assert all(option.opts[-1] in page for option in options)
 
 
 def test_every_route_is_in_the_reference(site: Path) -> None:
@@ -86,6 +129,16 @@ def test_every_route_is_in_the_reference(site: Path) -> None:
 def test_what_users_call_is_in_the_python_reference(site: Path, name: str) -> None:
     page = (site / "reference" / "python.html").read_text()
     assert re.search(rf'id="penstock\.([a-z.]+\.)?{re.escape(name)}"', page)
+
+
+@pytest.mark.parametrize("name", ["python", "aio"])
+def test_the_python_reference_shows_lists_and_examples_as_such(site: Path, name: str) -> None:
+    page = (site / "reference" / f"{name}.html").read_text()
+    paragraphs = re.findall(r"<p>(.*?)</p>", page, re.DOTALL)
+    run_together = [each for each in paragraphs if len(re.findall(r"^\w+: ", each, re.MULTILINE)) > 1]
+    assert run_together == []
+    assert "<blockquote>" not in page
+    assert '<details class="' not in page  # an item that was taken for an admonition
 
 
 def test_the_search_finds_words_of_the_pages(site: Path) -> None:

@@ -280,6 +280,8 @@ def test_a_life_in_which_every_success_happens(url: str) -> None:
     call("POST", q + "/fail", 204, body={"receipts": [second], "reason": "no disk"})
     call("POST", q + "/release", 204, body={"receipts": [third]})
     id_ = messages[1]["id"]
+    assert "life" in [each["queue"] for each in call("GET", "/-/api/figures", 200).json()["queues"]]
+    assert call("GET", q + "/messages/{id}", 200).json()["messages"][0]["id"] == id_
     assert call("GET", q + "/messages/{id}/attempts", 200).json()["attempts"][0]["reason"] == "no disk"
     answer = call("POST", q + "/claim", 200, body={"n": 9}, Accept=frame)
     assert len(frames.decode_messages(answer.content, "life")) == 4

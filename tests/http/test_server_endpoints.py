@@ -208,12 +208,50 @@ def test_every_legal_name_works_percent_encoded(curl: Curl, name: str) -> None:
     assert_problem(curl("GET", path), 404, "QueueNotFound")
 
 
-@pytest.mark.parametrize("path", ["/-", "/+", "/~", "/a+b", "/a.b", "/a:b", "/a=b&c", "/queue001:id", "/%"])
+@pytest.mark.parametrize("path", ["/-", "/+", "/~", "/a+b", "/a.b", "/a:b", "/a=b&c", "/queue001:id"])
 def test_what_means_nothing_in_a_path_may_stand_there_as_it_is(curl: Curl, path: str) -> None:
     assert curl("PUT", path).status == 201
     assert curl("GET", path).json["name"] == path[1:]
     assert curl.put(path, b"a").id == curl.claim(path).id
     assert curl("DELETE", path).status == 204
+
+
+@pytest.mark.parametrize(
+    ("path", "shown"), [("/%zz", "%zz"), ("/%", "%"), ("/a%2/messages", "%2"), ("/%%41", "%%4")]
+)
+def test_a_path_with_a_broken_percent_encoding_is_refused_and_says_where(
+    curl: Curl, path: str, shown: str
+) -> None:
+    for method in ("PUT", "GET", "DELETE"):
+        problem = assert_problem(curl(method, path), 400, "BadRequest")
+        assert f"the path has {shown!r}" in problem["detail"]
+        assert "a % itself is written as %25" in problem["detail"]
+
+
+def test_a_name_that_is_not_ascii_is_refused_with_its_character(curl: Curl) -> None:
+    assert "has 'ï' at position 2" in assert_problem(curl("PUT", "/na%C3%AFve"), 400, "InvalidName")["detail"]
+
+
+def test_a_slash_at_the_end_of_a_path_changes_nothing(curl: Curl, queue: str) -> None:
+    assert curl("PUT", f"{queue}/").status == 204
+    assert curl("GET", f"{queue}/").json["name"] == queue[1:]
+    message_id = curl("POST", f"{queue}/messages/", body=b"a").id
+    assert curl("GET", f"{queue}/messages/").headers["x-message-id"] == message_id
+    assert curl("DELETE", f"{queue}/messages/{message_id}/").status == 204
+    assert curl("GET", f"/-/api/queues{queue}/").json["name"] == queue[1:]
+    assert curl("DELETE", f"{queue}/").status == 204
+
+
+def test_an_encoded_slash_at_the_end_belongs_to_the_name(curl: Curl, queue: str) -> None:
+    assert curl("PUT", f"{queue}%2F").status == 201
+    assert curl("GET", f"{queue}%2F/").json["name"] == f"{queue[1:]}/"
+    assert curl("DELETE", f"{queue}%2F").status == 204
+    assert curl("GET", queue).status == 200
+
+
+@pytest.mark.parametrize("path", ["//", "/-/", "/a//", "/a/messages//", "/-/api/queues//"])
+def test_more_slashes_are_no_path(curl: Curl, path: str) -> None:
+    assert_problem(curl("DELETE", path), 404, "NotFound")
 
 
 def test_encoded_or_not_it_is_the_same_queue(curl: Curl) -> None:

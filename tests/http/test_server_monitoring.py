@@ -384,6 +384,14 @@ def test_settings_come_from_flags_then_the_environment_then_the_file(
         ("[serve\n", "is no TOML"),
         ('[serve]\nport = "many"\n', "many"),
         ("serve = 1\n", "a table"),
+        ("# a comment\n\nnonsense = 1\n[serve]\n", "line 3: 'nonsense' is out of place"),
+        ("[serve]\n\nallow_host = [\n  'a',\n]\nnonsense = 1\n", "line 6: there is no setting 'nonsense'"),
+        ("[serve]\nport = 0\nidle = '5 minutes'\n", "line 3: idle: '5 minutes' is not a duration"),
+        ("[serve]\nidle = 0.5\nport = 0\n", "line 2: idle: 0.5 is out of range: give at least 1 s"),
+        ('[serve]\ntokens = "a"\nport =\n  70000\n', "is no TOML"),
+        ('[serve]\ntokens = "a"\nport = 70000\n', "line 3: port: 70000 is not in the range"),
+        ('[serve]\ntls_cert = ["a"]\n', "line 2: tls_cert: ['a'] is no value"),
+        ("[serve]\nport = true\n", "line 2: port: True is no value"),
     ],
 )
 def test_a_file_with_a_mistake_is_refused(tmp_path: Path, content: str, message: str) -> None:

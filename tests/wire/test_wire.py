@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 import penstock
 from penstock import InvalidArgument, LeaseExpired, Message, PenstockError, Settings, errors
+from penstock.contract import refusals
 from penstock.contract.arguments import settings_from_json
 from penstock.contract.message import LATEST, Attempt, Entry, Plain
 from penstock.contract.settings import QueueInfo
@@ -347,6 +348,24 @@ def test_an_error_arrives_as_what_it_was(kind: type[PenstockError]) -> None:
     arrived = problems.as_error(json.loads(jsons.dumps(problem)))
     assert type(arrived) is kind
     assert str(arrived) == problem["detail"]
+
+
+def test_an_error_arrives_with_its_advice_for_every_caller() -> None:
+    error = refusals.full("jobs", 2, 2, 1)
+    _, problem = problems.as_problem(error)
+    arrived = problems.as_error(json.loads(jsons.dumps(problem)))
+    assert (type(arrived), str(arrived)) == (penstock.QueueFull, str(error))
+    assert (arrived.what, arrived.advice) == (error.what, error.advice)
+    assert problems.as_problem(arrived) == problems.as_problem(error)
+    assert error.advice is not None
+    assert problem["detail"] == f"{error.what}: {error.advice.http}"
+
+
+@pytest.mark.parametrize("advice", [None, "x", {}, {"what": "x", "python": "x", "command": "x"}, {"what": 1}])
+def test_an_error_without_advice_for_every_caller_says_its_detail(advice: object) -> None:
+    problem = {"error": "QueueNotFound", "detail": "there is no queue 'a'", "advice": advice}
+    arrived = problems.as_error(problem)
+    assert (type(arrived), str(arrived), arrived.advice) == (penstock.QueueNotFound, "there is no queue 'a'", None)
 
 
 def test_every_error_of_the_contract_has_a_status() -> None:

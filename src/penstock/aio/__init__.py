@@ -1,12 +1,12 @@
 """Penstock for coroutines: the names of `penstock`, with `await`.
 
->>> async with penstock.aio.open("http://queue.example:8390") as store:
-...     jobs = await store.create("jobs")
-...     await jobs.put(b"resize cat.jpg")
-...     for message in await jobs.claim(10, lease=60, wait=20):
-...         await message.ack()
-...     async for message in jobs.messages("failed"):
-...         print(message.reason)
+    async with penstock.aio.open("http://queue.example:8390") as store:
+        jobs = await store.create("jobs")
+        await jobs.put(b"resize cat.jpg")
+        for message in await jobs.claim(10, lease=60, wait=20):
+            await message.ack()
+        async for message in jobs.messages("failed"):
+            print(message.reason)
 
 Every method that asks the store is a coroutine, also where `penstock` has a property: `await queue.settings()`,
 `await queue.count()`. `peek` and `messages` are asynchronous iterators. Waiting takes no thread: thousands of

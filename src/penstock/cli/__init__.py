@@ -1,15 +1,24 @@
 """The command line: `penstock [--store URL] COMMAND`."""
 
-from penstock.cli import messages, queues, serve, upkeep
+from penstock.cli import messages
 from penstock.cli.app import cli
 
 # isort: split
-from penstock.cli import tokens, work  # after the others, as they are in the list of commands
+from penstock.cli import single  # in the order of the list of commands
 
 # isort: split
-from penstock.cli import files, jobs, streams
+from penstock.cli import queues, serve, tail, top, upkeep
 
-__all__ = ["cli", "files", "jobs", "main", "messages", "queues", "serve", "streams", "tokens", "upkeep", "work"]
+# isort: split
+from penstock.cli import tokens, work
+
+# isort: split
+from penstock.cli import dumping, files, jobs, streams, transfer
+
+__all__ = [
+    "cli", "dumping", "files", "jobs", "main", "messages", "queues", "serve", "single", "streams", "tail",
+    "tokens", "top", "transfer", "upkeep", "work",
+]  # fmt: skip
 
 
 def main() -> None:

@@ -4,53 +4,67 @@ Exit codes: 0 ok, 1 an error with its message on stderr, 2 wrong usage, 3 nothin
 """
 
 import errno
+import json
+import shlex
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from itertools import takewhile
 from typing import Any, NoReturn, TypeVar
 
 import click
+from click.core import ParameterSource
 from click.shell_completion import CompletionItem
 
 import penstock
 from penstock.cli import output
+from penstock.cli.times import Duration
 from penstock.contract.kinds import check_exists, format_versions
-from penstock.errors import (
-    DiskFull,
-    InvalidArgument,
-    LeaseExpired,
-    PenstockError,
-    QueueExists,
-    QueueFull,
-    QueueNotFound,
-    QueueProtected,
-)
+from penstock.errors import InvalidArgument, PenstockError
+from penstock.wire import problems
 
 NOTHING_THERE = 3
+_AS_JSON = "penstock.as_json"  # of a context: whether --json was given
 DEFAULT_STORE = "./penstock-data"
 Command = TypeVar("Command", bound=Callable[..., Any])
-
-_HINTS: list[tuple[type[PenstockError], str]] = [
-    (QueueNotFound, "'penstock list' shows the queues there are, 'penstock create NAME' makes one"),
-    (QueueExists, "'penstock show NAME' shows its settings"),
-    (DiskFull, "'penstock doctor' shows what takes the space"),
-    (QueueFull, "'penstock show NAME' shows what fills it"),
-    (QueueProtected, "'penstock purge default --yes' empties it"),
-    (LeaseExpired, "'penstock claim NAME --lease SECONDS' asks for a longer lease"),
-]
+seconds = Duration()  # the type of every option in seconds
 
 
 class Failure(click.ClickException):
     """An error shown on stderr without a traceback, with a hint about the next command."""
 
     def __init__(self, error: Exception, note: str = "") -> None:
-        super().__init__(f"{error}{note}")
-        self.hint = next((hint for kind, hint in _HINTS if isinstance(error, kind)), None)
+        said, advice = str(error), None
+        if isinstance(error, PenstockError) and error.advice is not None:
+            said, advice = error.what, error.advice.command
+        super().__init__(said + note)
+        self.error = error
+        self.hint = advice
 
     def show(self, file: Any = None) -> None:
         """Print it to stderr."""
         click.echo(f"penstock: {self.message}", err=True)
         if self.hint:
             click.echo(f"hint: {self.hint}", err=True)
+
+
+class JsonFailure(click.ClickException):
+    """An error shown as one line of JSON, with the exit code that it has without --json."""
+
+    def __init__(self, failure: click.ClickException) -> None:
+        super().__init__(failure.format_message())
+        self.exit_code = failure.exit_code  # type: ignore[misc]
+        self._name, self._more = "UsageError", dict[str, object]()
+        if isinstance(failure, Failure):
+            self._name, self._more = problems.name_of(failure.error), problems.members(failure.error)
+            if failure.hint:
+                self._more["hint"] = failure.hint
+        elif isinstance(failure.__cause__, PenstockError):
+            self._name = problems.name_of(failure.__cause__)
+
+    def show(self, file: Any = None) -> None:
+        """Print it to stderr."""
+        click.echo(json.dumps({"error": self._name, "message": self.message, **self._more}), err=True)
 
 
 class App(click.Group):
@@ -60,8 +74,29 @@ class App(click.Group):
         """The commands in the order of their definition: the everyday ones first."""
         return list(self.commands)
 
+    def make_context(
+        self, info_name: str | None, args: list[str], parent: click.Context | None = None, **extra: Any
+    ) -> click.Context:
+        """Parse the arguments of the command."""
+        # --json is looked up here, because with a usage error nothing is parsed.
+        as_json = "--json" in takewhile(lambda each: each != "--", args)
+        with _errors(as_json):
+            context = super().make_context(info_name, args, parent, **extra)
+        context.meta.setdefault(_AS_JSON, as_json)
+        return context
+
     def invoke(self, ctx: click.Context) -> Any:
         """Run the chosen command."""
+        with _errors(ctx.meta[_AS_JSON]):
+            try:
+                return self._invoke(ctx)
+            except Failure as failure:
+                if failure.hint and ctx.get_parameter_source("store") is ParameterSource.COMMANDLINE:
+                    store = f"`penstock --store {shlex.quote(ctx.params['store'])} "
+                    failure.hint = failure.hint.replace("`penstock ", store)
+                raise
+
+    def _invoke(self, ctx: click.Context) -> Any:
         try:
             result = super().invoke(ctx)
             if sys.stdout is not None:
@@ -83,6 +118,17 @@ class App(click.Group):
         return result
 
 
+@contextmanager
+def _errors(as_json: bool) -> Iterator[None]:
+    """Show errors as JSON, if that is wanted."""
+    try:
+        yield
+    except click.ClickException as error:
+        if not as_json or isinstance(error, JsonFailure):
+            raise
+        raise JsonFailure(error) from error
+
+
 def open_store(ctx: click.Context, peers: int = 0, make: bool = False) -> penstock.Store:
     """Open the store that --store names until the command ends; with `make`, create a missing one."""
     url = ctx.find_root().params["store"] if make else store_url(ctx)
@@ -96,8 +142,10 @@ def store_url(ctx: click.Context) -> str:
     return url
 
 
-def nothing_there(ctx: click.Context) -> NoReturn:
-    """End with the exit code for an empty queue."""
+def nothing_there(ctx: click.Context, why: str) -> NoReturn:
+    """End with the exit code for an empty queue, and say why: on stderr, for people."""
+    if not ctx.meta[_AS_JSON]:
+        click.echo(output.printable(why), err=True)
     ctx.exit(NOTHING_THERE)
 
 
@@ -121,20 +169,6 @@ def queue_argument(required: bool = True) -> Callable[[Command], Command]:
     if required:
         return click.argument("queue", shell_complete=_complete_queue)
     return click.argument("queue", default="default", shell_complete=_complete_queue)
-
-
-def seconds(value: str) -> float:
-    """A duration; a whole number stays one, so that 60 is not shown as 60.0."""
-    try:
-        number = float(value)
-    except ValueError:
-        raise click.BadParameter(f"{value!r} is not a number of seconds") from None
-    return int(number) if number.is_integer() else number
-
-
-def seconds_or_forever(value: str) -> float | None:
-    """A duration; None for the word "forever"."""
-    return None if value == "forever" else seconds(value)
 
 
 def json_option(command: Command) -> Command:

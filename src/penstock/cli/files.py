@@ -80,7 +80,7 @@ Examples:
 @click.option("--source", required=True, type=_FOLDER, metavar="DIR", help="The folder delay/ of a store.")
 @click.option("--destination", required=True, type=_FOLDER, metavar="DIR", help="Its folder queues/.")
 @click.option(
-    "--delay", default="0", type=seconds, metavar="SECONDS", show_default=True,
+    "--delay", default=0, type=seconds, show_default=True,
     help="In folders that belong to no store: how long a file stays.",
 )  # fmt: skip
 @click.option("--once", is_flag=True, help="Move what is due now, and end.")

@@ -1,6 +1,7 @@
 """Commands on messages: put, publish, peek, claim, pop, ack, fail, release."""
 
 import os
+import shlex
 import sys
 from collections.abc import Iterable, Iterator
 from itertools import islice
@@ -22,11 +23,17 @@ from penstock.cli.app import (
     say,
     seconds,
 )
-from penstock.contract.message import STATES, Draft, Message, State
+from penstock.cli.times import relative
+from penstock.contract.kinds import kind_of
+from penstock.contract.message import MESSAGE_FIELDS, STATES, Draft, Message, State
 from penstock.contract.names import DEFAULT
+from penstock.contract.operations import PAGE, Messages
 from penstock.contract.settings import MAX_COUNT, MAX_PAYLOAD
+from penstock.contract.store import Queue, Store
 from penstock.errors import PenstockError
+from penstock.system.clock import SystemClock
 
+_WITHOUT_PAYLOAD = tuple(name for name in MESSAGE_FIELDS if name != "payload")
 _BATCH = 1000  # lines put in one step
 _receipts_argument = click.argument("receipts", nargs=-1, required=True, metavar="RECEIPT...")
 
@@ -82,7 +89,8 @@ def put(
         raise click.UsageError("--key names one message and --lines puts many; leave one of them out")
     body = b"" if lines else read_payload(payload)  # before the store is created
     # A new store has the queue `default` only, and a new .tq file the queue of its name.
-    make = queue in ("", DEFAULT) or ctx.find_root().params["store"].endswith(".tq")
+    url = ctx.find_root().params["store"]
+    make = queue in ("", DEFAULT) or kind_of(url).only_queue(url) is not None
     handle = open_store(ctx, make=make).queue(queue)
     if lines:
         count = 0
@@ -149,12 +157,17 @@ def peek(ctx: click.Context, queue: str, n: int, state: State | None, raw: bool,
     Exits with 3 if there is none.
     """
     _raw_or_json(raw, as_json)
-    handle = open_store(ctx).queue(queue)
+    store = open_store(ctx)
+    handle = store.queue(queue)
     messages = list(handle.peek(n) if state is None else islice(handle.messages(state), n))
     if raw and messages:
         sys.stdout.buffer.write(b"".join(message.payload for message in messages))
-    else:
-        _show_messages(ctx, messages, as_json)
+        return
+    _show_messages(messages, as_json)
+    if not messages and state in (None, "available"):
+        nothing_there(ctx, _why_empty(store, handle))
+    if not messages:
+        nothing_there(ctx, f"queue {handle.name!r} has no {state} messages")
 
 
 @cli.command(
@@ -165,8 +178,8 @@ Examples:
 )
 @queue_argument(required=False)
 @click.option("-n", "n", type=int, default=1, show_default=True, help="Number of messages, at most.")
-@click.option("--lease", type=seconds, default=30.0, show_default=True, help="How long the messages are yours.")
-@click.option("--wait", type=seconds, default=0.0, help="How long to wait for the first message.")
+@click.option("--lease", type=seconds, default=30, show_default=True, help="How long the messages are yours.")
+@click.option("--wait", type=seconds, default=0, help="How long to wait for the first message.")
 @click.option("--consumer", help="Your name, as holder of the messages.  [default: host:pid]")
 @json_option
 @click.pass_context
@@ -178,7 +191,12 @@ def claim(
     Settle each message by its receipt (ack, fail or release) before the lease ends. A lease that ends counts as a
     failed attempt, and the message goes to another consumer. Exits with 3 if there was none.
     """
-    _show_messages(ctx, open_store(ctx).queue(queue).claim(n, lease, wait, consumer), as_json)
+    store = open_store(ctx)
+    handle = store.queue(queue)
+    messages = handle.claim(n, lease, wait, consumer)
+    _show_messages(messages, as_json)
+    if not messages:
+        nothing_there(ctx, _why_empty(store, handle))
 
 
 @cli.command(
@@ -188,7 +206,7 @@ Examples:
   penstock pop jobs --raw > photo.jpg"""
 )
 @queue_argument(required=False)
-@click.option("--wait", type=seconds, default=0.0, help="How long to wait for a message.")
+@click.option("--wait", type=seconds, default=0, help="How long to wait for a message.")
 @click.option("--raw", is_flag=True, help="Write the payload and nothing else.")
 @json_option
 @click.pass_context
@@ -199,11 +217,15 @@ def pop(ctx: click.Context, queue: str, wait: float, raw: bool, as_json: bool) -
     consumer.
     """
     _raw_or_json(raw, as_json)
-    message = open_store(ctx).queue(queue).pop(wait)
+    store = open_store(ctx)
+    handle = store.queue(queue)
+    message = handle.pop(wait)
     if raw and message is not None:
         sys.stdout.buffer.write(message.payload)
     else:
-        _show_messages(ctx, [] if message is None else [message], as_json)
+        _show_messages([] if message is None else [message], as_json)
+    if message is None:
+        nothing_there(ctx, _why_empty(store, handle))
 
 
 @cli.command(
@@ -228,7 +250,7 @@ Example:
 )
 @queue_argument()
 @_receipts_argument
-@click.option("--delay", type=seconds, default=0.0, help="Time until the next attempt.")
+@click.option("--delay", type=seconds, default=0, help="Time until the next attempt.")
 @click.option("--reason", help="Why the attempt failed; peek and reports show it.")
 @json_option
 @click.pass_context
@@ -270,13 +292,32 @@ def _batches(lines: Iterable[bytes]) -> Iterator[list[bytes]]:
         yield batch
 
 
-def _show_messages(ctx: click.Context, messages: list[Message], as_json: bool) -> None:
+def _show_messages(messages: list[Message], as_json: bool) -> None:
     if as_json:
         output.print_json([output.message_as_json(message) for message in messages])
     elif messages:
         output.print_messages(messages)
-    if not messages:
-        nothing_there(ctx)
+
+
+def _why_empty(store: Store, queue: Queue) -> str:
+    """Why no message of a queue is available: how many are held or delayed and until when, or have failed."""
+    counts, now = queue.counts(), SystemClock().now()
+    said = [f"queue {queue.name!r} has no available messages"]
+    for state, words, end, until in (
+        ("in_flight", "in flight", "lease_until", "the next lease ends"),
+        ("delayed", "delayed", "visible_at", "the next is due"),
+    ):
+        count = counts[state]
+        if not count:
+            continue
+        said.append(f"{count:,} {'is' if count == 1 else 'are'} {words}")
+        if count <= PAGE:  # else finding the next takes long
+            listed = store.run(Messages(queue.name, PAGE, _WITHOUT_PAYLOAD, state))
+            if ends := [each for message in islice(listed, PAGE) if (each := getattr(message, end)) is not None]:
+                said[-1] += f", {until} {relative(min(ends), now)}"
+    if counts["failed"]:
+        said.append(f"{counts['failed']:,} failed: `penstock redrive {shlex.quote(queue.name)}` retries them")
+    return "; ".join(said)
 
 
 def read_payload(argument: str | None) -> bytes:

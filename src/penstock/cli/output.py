@@ -23,13 +23,16 @@ from rich.progress import (
 from rich.table import Table
 from rich.text import Text
 
+from penstock.cli.times import relative
 from penstock.contract.message import STATES, Message
 from penstock.contract.settings import QueueInfo
+from penstock.system.clock import SystemClock
 
 _PREVIEW = 60  # characters of a payload
 _LEAST = 12  # characters of a column that may be cut; a narrower one shows too little
 _WIDE = 400  # characters of a line in a file or a pipe
-_CUT = ("headers", "reason", "description", "payload")  # may end in an ellipsis; names, ids and receipts never
+# Cells that may end in an ellipsis; those of names, ids and receipts never do.
+_CUT = ("consumer", "headers", "reason", "description", "payload")
 Item = TypeVar("Item")
 
 
@@ -81,21 +84,52 @@ def _filter_problem(info: QueueInfo) -> str | None:
 
 
 def print_messages(messages: Sequence[Message]) -> None:
-    """Messages as a table, without optional columns that are empty."""
-    columns = ["id", "state", "priority", "attempts"]
-    if any(message.headers for message in messages):
-        columns.append("headers")
-    columns += [name for name in ("receipt", "reason") if any(getattr(message, name) for message in messages)]
-    rows = [[_cell(message, column) for column in columns] + [preview(message.payload)] for message in messages]
-    print_table([*columns, "payload"], rows, right={"priority", "attempts"})
+    """Messages as a table, without columns that say nothing of these."""
+    now = SystemClock().now()
+    cells = [_cells(message, now) for message in messages]
+    columns = [name for name in cells[0] if name == "payload" or not {each[name] for each in cells} <= {"", "0"}]
+    if len({message.state for message in messages}) == 1 and "state" in columns:
+        columns.remove("state")
+    # A receipt begins with the message's id.
+    redundant = ["id"] if "receipt" in columns else []
+    spare = ["created", "settled", "priority", "consumer", *redundant, "headers", "reason", "attempts"]
+    rows = [[each[name] for name in columns] for each in cells]
+    print_table(columns, rows, right={"priority", "attempts"}, spare=spare)
+
+
+def _cells(message: Message, now: int) -> dict[str, str]:
+    """What a table says of a message; a cell that does not apply to its state is empty."""
+    held, state = message.state == "in_flight", message.state
+
+    def time(name: str, when: bool = True) -> str:
+        value = getattr(message, name)
+        return relative(value, now) if when and value is not None else ""
+
+    return {
+        "id": message.id,
+        "state": state,
+        "priority": str(message.priority),
+        "attempts": str(message.attempts),
+        "created": time("created_at"),
+        "due": time("visible_at", state == "delayed"),
+        "lease": time("lease_until", held),
+        "consumer": (message.consumer or "") if held else "",
+        "settled": time("settled_at", state in ("done", "failed")),
+        "headers": ", ".join(f"{name}={text}" for name, text in message.headers.items()),
+        "receipt": message.receipt or "",
+        "reason": message.reason or "",
+        "payload": preview(message.payload),
+    }
 
 
 def print_queues(infos: Sequence[QueueInfo]) -> None:
     """Queues as a table of counts."""
-    rows = [
-        [info.name, *(f"{info.counts[state]:,}" for state in STATES), info.settings.description] for info in infos
-    ]
-    print_table(["queue", *STATES, "description"], rows, right=set(STATES))
+    columns = ["queue", *STATES]
+    rows = [[info.name, *(f"{info.counts[state]:,}" for state in STATES)] for info in infos]
+    if any(info.settings.description for info in infos):
+        columns.append("description")
+        rows = [[*row, info.settings.description] for row, info in zip(rows, infos, strict=True)]
+    print_table(columns, rows, right=set(STATES), spare=["description"])
 
 
 def print_queue(info: QueueInfo) -> None:
@@ -114,20 +148,37 @@ def print_queue(info: QueueInfo) -> None:
         console.print(table)
 
 
-def print_table(columns: Sequence[str], rows: Iterable[Sequence[str]], right: Iterable[str] = ()) -> None:
-    """A table on stdout, or a line per cell if the terminal is too narrow. Cells are escaped for the terminal."""
+def print_table(
+    columns: Sequence[str],
+    rows: Iterable[Sequence[str]],
+    right: Iterable[str] = (),
+    spare: Sequence[str] = (),
+) -> None:
+    """A table on stdout, or a line per cell if the terminal is too narrow. Cells are escaped for the terminal.
+
+    spare: columns that a narrow terminal goes without, the first of them first
+    """
     cells = [[printable(cell) for cell in row] for row in rows]
     widths = {name: max(map(cell_len, column)) + 3 for name, *column in zip(columns, columns, *cells, strict=True)}
     console = _console(sum(widths.values()))
     if console is None:
         return
-    room = console.width - sum(width for name, width in widths.items() if name not in _CUT)
-    if room < sum(min(widths[name], _LEAST) for name in columns if name in _CUT):
+    least = {name: min(width, _LEAST) if name in _CUT else width for name, width in widths.items()}
+    gone: set[str] = set()
+    for name in spare:
+        if name in least and sum(least.values()) > console.width:
+            gone.add(name)
+            del least[name]
+    if sum(least.values()) > console.width:
         for row in cells:
             for name, cell in zip(columns, row, strict=True):
-                console.print(Text(f"{name}: {cell}"), soft_wrap=True)
+                if cell:
+                    console.print(Text(f"{name}: {cell}"), soft_wrap=True)
             console.print()
         return
+    cells = [[cell for name, cell in zip(columns, row, strict=True) if name not in gone] for row in cells]
+    columns = list(least)
+    room = console.width - sum(widths[name] for name in columns if name not in _CUT)
     table = _table(columns, right)
     for column in table.columns:
         column.no_wrap = True
@@ -135,7 +186,7 @@ def print_table(columns: Sequence[str], rows: Iterable[Sequence[str]], right: It
     for left, name in zip(range(len(cut), 0, -1), cut, strict=True):  # short columns leave room to longer ones
         width = min(widths[name], room // left)
         room -= width
-        column = table.columns[list(columns).index(name)]
+        column = table.columns[columns.index(name)]
         column.overflow, column.max_width = "ellipsis", width - 3
     for row in cells:
         table.add_row(*map(Text, row))
@@ -174,13 +225,6 @@ def printable(text: str) -> str:
 def plural(count: int, noun: str) -> str:
     """1 message, 2 messages."""
     return f"{count:,} {noun}{'' if count == 1 else 's'}"
-
-
-def _cell(message: Message, column: str) -> str:
-    value = getattr(message, column)
-    if column == "headers":
-        return ", ".join(f"{name}={text}" for name, text in value.items())
-    return "" if value is None else str(value)
 
 
 _MEANS_NOTHING = {

@@ -18,9 +18,9 @@ from penstock.cli.app import (
     queue_argument,
     say,
     seconds,
-    seconds_or_forever,
     yes_option,
 )
+from penstock.cli.times import Duration
 from penstock.contract.names import DEFAULT
 from penstock.contract.settings import Settings
 from penstock.contract.store import Store
@@ -30,11 +30,7 @@ _DEFAULTS = Settings()
 _SETTINGS: dict[str, dict[str, Any]] = {
     "max_size": {"type": int, "help": "Most unsettled messages: a put beyond is refused; 0 = no limit."},
     "max_attempts": {"type": int, "help": "Claims of a message until it is failed for good; 0 = no limit."},
-    "keep_done": {
-        "type": seconds_or_forever,
-        "metavar": "SECONDS|forever",
-        "help": "How long done messages stay listed.",
-    },
+    "keep_done": {"type": Duration(forever=None), "help": "How long done messages stay listed."},
     "filter": {"metavar": "SQL", "help": "Which published messages enter, e.g. \"type = 'order'\"."},
     "start": {"help": "Of a slate store: where in the log a filtered queue starts."},
     "max_payload": {"type": int, "metavar": "BYTES", "help": "Largest payload."},
@@ -99,11 +95,10 @@ def list_queues(ctx: click.Context, as_json: bool) -> None:
     epilog="""\b
 Examples:
   penstock show jobs
-  penstock show jobs --json
-  penstock --store jobs.tq show --entries"""
+  penstock show jobs --json"""
 )
 @queue_argument(required=False)
-@click.option("--entries", is_flag=True, help="Of a text store: print the queue's file, coloured by state.")
+@click.option("--entries", is_flag=True, hidden=True)  # as it was before `penstock dump NAME.tq`
 @json_option
 @click.pass_context
 def show(ctx: click.Context, queue: str, entries: bool, as_json: bool) -> None:
@@ -239,10 +234,12 @@ def redrive(ctx: click.Context, queue: str, ids: tuple[str, ...], as_json: bool)
 
     Without an ID, all failed messages. Exits with 3 if there was none.
     """
-    count = open_store(ctx).queue(queue).redrive(*ids)
-    say(as_json, {"redriven": count}, f"{output.plural(count, 'message')} available again")
+    handle = open_store(ctx).queue(queue)
+    count = handle.redrive(*ids)
+    if count or as_json:
+        say(as_json, {"redriven": count}, f"{output.plural(count, 'message')} available again")
     if not count:
-        nothing_there(ctx)
+        nothing_there(ctx, f"queue {handle.name!r} has no failed messages{' of these ids' if ids else ''}")
 
 
 @cli.command(
@@ -259,10 +256,12 @@ def remove(ctx: click.Context, queue: str, ids: tuple[str, ...], as_json: bool) 
 
     Exits with 3 if QUEUE has none of them.
     """
-    count = open_store(ctx).queue(queue).remove(*ids)
-    say(as_json, {"removed": count}, f"removed {output.plural(count, 'message')}")
+    handle = open_store(ctx).queue(queue)
+    count = handle.remove(*ids)
+    if count or as_json:
+        say(as_json, {"removed": count}, f"removed {output.plural(count, 'message')}")
     if not count:
-        nothing_there(ctx)
+        nothing_there(ctx, f"queue {handle.name!r} has no messages of these ids")
 
 
 @cli.command(

@@ -13,6 +13,7 @@ import click
 
 from penstock.cli import output
 from penstock.cli.app import Failure, cli, json_option, open_store
+from penstock.cli.times import Duration
 from penstock.contract.kinds import kind_of
 from penstock.contract.store import Store
 from penstock.errors import InvalidArgument
@@ -34,7 +35,7 @@ def _option(name: str, **more: Any) -> "Callable[[Any], Any]":
     return click.option(name, envvar=f"PENSTOCK_SERVE_{plain.upper()}", **more)
 
 
-_seconds = click.FloatRange(0, 60, min_open=True)
+_until_a_minute = Duration(0.001, 60)
 
 
 def config_option(command: Any) -> Any:
@@ -55,27 +56,63 @@ def _read(ctx: click.Context, param: click.Parameter, path: str | None) -> None:
     if path is None:
         return
     try:
-        with open(path, "rb") as file:
-            given = tomllib.load(file)
+        with open(path, encoding="utf-8") as file:
+            text = file.read()
+        given = tomllib.loads(text)
     except OSError as error:
         raise click.BadParameter(f"cannot read {path}: {error.strerror}") from None
-    except tomllib.TOMLDecodeError as error:
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise click.BadParameter(f"{path} is no TOML: {error}") from None
-    table = given.get(ctx.info_name or "", {})
-    known = sorted(each.name for each in ctx.command.params if each.name and each.name not in _FLAGS_ONLY)
-    strange = [name for name in given if name not in ("store", ctx.info_name)]
-    if strange or not isinstance(table, dict):
-        raise click.BadParameter(f"{path} has store = URL and a table [{ctx.info_name}], but no {strange or ''}")
-    if unknown := sorted(table.keys() - set(known)):
-        raise click.BadParameter(f"{path}: there is no setting {unknown[0]!r}; give {', '.join(known)}")
-    repeatable = {each.name for each in ctx.command.params if getattr(each, "multiple", False)}
-    ctx.default_map = {
-        name: [value] if name in repeatable and isinstance(value, str) else value for name, value in table.items()
+    own = ctx.info_name or ""
+    settings: dict[str, Any] = {
+        each.name: each for each in ctx.command.params if each.name and each.name not in _FLAGS_ONLY
     }
+    for name, value in given.items():
+        if name not in ("store", own) or isinstance(value, dict) != (name == own):
+            expected = f'it has store = "URL" and a table [{own}]'
+            raise click.BadParameter(f"{path} line {_line(text, name)}: {name!r} is out of place; {expected}")
+    ctx.default_map = {}
+    for name, value in given.get(own, {}).items():
+        try:
+            if name not in settings:
+                raise click.BadParameter(f"there is no setting {name!r}; give {', '.join(sorted(settings))}")
+            ctx.default_map[name] = _setting(ctx, settings[name], value)
+        except click.BadParameter as error:
+            raise click.BadParameter(f"{path} line {_line(text, own, name)}: {error.message}") from None
     root = ctx.find_root()
     source = root.get_parameter_source("store")
     if "store" in given and source in (None, click.core.ParameterSource.DEFAULT):
         root.params["store"] = given["store"]
+
+
+def _setting(ctx: click.Context, option: click.Option, value: Any) -> Any:
+    """A setting of a TOML file, checked as its option is; BadParameter."""
+    if option.multiple and isinstance(value, str):
+        value = [value]
+    fits = option.multiple if isinstance(value, list) else option.is_flag or not isinstance(value, bool)
+    try:
+        if not fits or isinstance(value, dict):
+            raise click.BadParameter(f"{value!r} is no value")
+        option.type_cast_value(ctx, value)
+    except click.BadParameter as error:
+        raise click.BadParameter(f"{option.name}: {error.message}") from None
+    return value
+
+
+def _line(text: str, *names: str) -> int:
+    """The line of a TOML document that sets a name, or a name in a table. tomllib does not tell."""
+    lines, first = text.splitlines(keepends=True), 1
+    for last in range(1, len(lines) + 1):
+        try:
+            found: Any = tomllib.loads("".join(lines[:last]))
+        except tomllib.TOMLDecodeError:
+            continue  # in the middle of a value of several lines
+        for name in names:
+            found = found.get(name) if isinstance(found, dict) else None
+        if found is not None:
+            break
+        first = last + 1
+    return first
 
 
 @cli.command(
@@ -123,12 +160,12 @@ the file that --config names:
          help="Most open connections.")  # fmt: skip
 @_option("--max-buffered", default=512 << 20, show_default=True, type=click.IntRange(1 << 20),
          help="Most bytes of request bodies in memory, and most of responses.")  # fmt: skip
-@_option("--arriving", default=30.0, show_default=True, type=_seconds,
-         help="Seconds until a request must have arrived completely.")  # fmt: skip
-@_option("--leaving", default=60.0, show_default=True, type=_seconds,
-         help="Seconds until a client must have read its response.")  # fmt: skip
-@_option("--idle", default=300.0, show_default=True, type=click.FloatRange(1),
-         help="Seconds until an idle connection is closed.")  # fmt: skip
+@_option("--arriving", default=30, show_default=True, type=_until_a_minute,
+         help="Time until a request must have arrived completely.")  # fmt: skip
+@_option("--leaving", default=60, show_default=True, type=_until_a_minute,
+         help="Time until a client must have read its response.")  # fmt: skip
+@_option("--idle", default=300, show_default=True, type=Duration(1),
+         help="Time until an idle connection is closed.")  # fmt: skip
 @_option("--peers", default=0, show_default=True, type=click.IntRange(0, 1_000),
          help="Of a folder store: number of other servers that fetch from it.")  # fmt: skip
 @json_option

@@ -1,5 +1,7 @@
 """Commands that keep a store in order: doctor, pack, expire."""
 
+import os
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -13,6 +15,8 @@ from penstock.errors import NotSupported
 if TYPE_CHECKING:
     from penstock.contract.examination import Examination
 
+_HELD = 40  # messages in a table
+
 
 @cli.command(
     epilog="""\b
@@ -23,13 +27,13 @@ Examples:
 @json_option
 @click.pass_context
 def doctor(ctx: click.Context, as_json: bool) -> None:
-    """Check a journal, slate or folder store for damage, and explain what to do.
+    """Check a store for damage and oddities, and explain what to do.
 
     Reads every byte and changes none; another process can have the store open. Prints a table of the queues:
     files, messages by state, and the bytes that packing would free; of a slate store, payload bytes and the lag
-    behind the log; of a folder store, files by folder. Then prints findings, a line each: ok; note, if it is
-    harmless or opening the store repairs it; problem, if you have to act. An arrow (->) says how. Exits with 1 if
-    there is a problem.
+    behind the log; of a text store, lines. Of text and folder stores also prints who holds which message. Then
+    prints findings, a line each: ok; note, if it is harmless or opening the store repairs it; problem, if you have
+    to act. An arrow (->) says how. Exits with 1 if there is a problem.
     """
     url = store_url(ctx)
     examination = kind_of(url).examine(url)
@@ -37,6 +41,7 @@ def doctor(ctx: click.Context, as_json: bool) -> None:
         output.print_json(examination.as_json())
     else:
         _print_queues(examination)
+        _print_held(examination)
         for queue, finding in examination.all_findings():
             about = "store" if queue is None else f"queue {queue}"
             click.echo(output.printable(f"{finding.severity:<8} {about}: {finding.text}"))
@@ -56,6 +61,25 @@ def _print_queues(examination: "Examination[Any]") -> None:
         output.print_table(["queue", *cells[0]], rows, right=tuple(cells[0]))
 
 
+def _time(time: int) -> str:
+    return datetime.fromtimestamp(time / 1_000, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def _print_held(examination: "Examination[Any]") -> None:
+    """The messages that consumers hold, of kinds that tell; not more than fit onto a screen."""
+    held = [(queue.name, each) for queue in examination.queues for each in getattr(queue, "held", ())]
+    columns = ["queue", "held", "consumer", "lease until", "attempts"]
+    rows = []
+    for queue, each in held[:_HELD]:
+        until = "" if each.lease_until is None else _time(each.lease_until)
+        at = [] if each.line is None else [f"{os.path.basename(each.file)}:{each.line}"]
+        rows.append([queue, each.id, each.consumer or "", until, f"{each.attempts:,}", *at])
+    if rows:
+        output.print_table(columns + ["at"] * (len(rows[0]) - len(columns)), rows, right=("attempts",))
+    if held[_HELD:]:
+        click.echo(f"{len(held) - _HELD:,} more messages are held: --json has them all")
+
+
 @cli.command(
     epilog="""\b
 Examples:
@@ -72,8 +96,9 @@ def pack(ctx: click.Context, /, queues: tuple[str, ...], on_spark: bool, **job: 
     """Pack the files of queues: rewrite the messages that are left, and free the rest.
 
     Without a QUEUE, packs all. Journals pack themselves when it is worth it; pack before a backup to make it
-    small. Text files are packed by this command only; let nobody edit them meanwhile. Packing needs disk space for
-    the messages that are left. An interrupted pack loses nothing.
+    small. Text files are packed by this command only; let nobody edit them meanwhile. Of a folder store this
+    unlinks what is removed, expired or done and no longer needed. Packing needs disk space for the messages that
+    are left. An interrupted pack loses nothing.
 
     With --spark, tasks build the packed files, of many queues each; they must see the store's folder under the
     same path. A queue that cannot be packed does not stop the others. If another process has the store open, that
@@ -89,7 +114,9 @@ def pack(ctx: click.Context, /, queues: tuple[str, ...], on_spark: bool, **job: 
     store = open_store(ctx)
     backend: Any = store.backend
     if not hasattr(backend, "pack"):
-        raise NotSupported(f"store {store.url!r} has nothing to pack: only journals and text files grow")
+        raise NotSupported(
+            f"store {store.url!r} has nothing to pack: this is for files, on the machine that has them"
+        )
     names = list(dict.fromkeys(store.queue(name).name for name in queues))
     names = names or [info.name for info in store.queues()]
     results = [_packed(backend, name) for [name] in output.counted(([name] for name in names), "packing queues")]

@@ -19,6 +19,7 @@ from penstock.contract.message import Draft, Payload
 from penstock.contract.operations import (
     PAGE,
     Ack,
+    AllFigures,
     Attempts,
     Claim,
     Counts,
@@ -28,6 +29,7 @@ from penstock.contract.operations import (
     Fail,
     Lookup,
     Messages,
+    OneMessage,
     Peek,
     Pop,
     Publish,
@@ -51,6 +53,7 @@ if TYPE_CHECKING:
 
     from penstock.contract.backend import AsyncBackend
     from penstock.contract.message import Attempt, State
+    from penstock.contract.operations import Figures
     from penstock.contract.settings import Changes, QueueInfo
 
 _parents: list[AsyncBackend] = []
@@ -110,7 +113,11 @@ class Store:
         retention: float = 0,
         description: str = "",
     ) -> Queue:
-        """Make a queue; `penstock.Settings` explains each setting. QueueExists if the name is taken."""
+        """Make a queue; `penstock.Settings` explains each setting.
+
+        Raises:
+            QueueExists: the name is taken
+        """
         name = names.checked(name)
         settings = Settings(
             max_size=max_size,
@@ -128,18 +135,30 @@ class Store:
         return Queue(self, name)
 
     async def queue(self, name: str = "") -> Queue:
-        """The queue of that name; without one, the queue `default`. QueueNotFound if there is none."""
+        """The queue of that name; without one, the queue `default`.
+
+        Raises:
+            QueueNotFound: there is no queue of that name
+        """
         name = names.meant(name, self._backend)
         await self._backend.run(Lookup(name))
         return Queue(self, name)
 
     async def delete(self, name: str) -> None:
-        """Remove a queue and all its messages, for good. The queue `default` stays (QueueProtected)."""
+        """Remove a queue and all its messages, for good.
+
+        Raises:
+            QueueProtected: the queue `default` stays; purge() empties it
+        """
         await self._backend.run(Delete(names.deletable(name)))
 
     async def queues(self) -> list[QueueInfo]:
         """Every queue with its settings and its counts by state, by name."""
         return await self._backend.run(Queues())
+
+    async def figures(self) -> list[Figures]:
+        """Every queue's figures for monitoring, by name: counts, the longest wait, counters of what happened."""
+        return await self._backend.run(AllFigures())
 
     async def publish(
         self,
@@ -152,7 +171,8 @@ class Store:
     ) -> str:
         """Put a copy into every queue whose filter matches; if one of them refuses it, into none.
 
-        The id that is returned travels with each copy in the header `penstock.publish`.
+        Returns:
+            the id, which travels with each copy in the header `penstock.publish`
         """
         entry = message.checked(Draft(payload, priority, headers, delay, retention, None, created_at))
         message.check_limits(entry)  # without a matching queue nothing else checks them
@@ -223,10 +243,19 @@ class Queue:
     async def claim(
         self, n: int = 1, lease: float = 30.0, wait: float = 0.0, consumer: str | None = None
     ) -> list[Message]:
-        """Take up to n messages on a lease of so many seconds (at most the queue's max_lease).
+        """Take up to n messages on a lease.
 
-        Waits up to `wait` seconds for the first one; consumers that wait are served in turn. Settle each message
-        with ack(), fail() or release() before its lease ends, or extend() it; after that it goes to another.
+        Settle each message with ack(), fail() or release() before its lease ends, or extend() it; after that
+        another consumer gets it. Consumers that wait are served in turn.
+
+        Args:
+            n: the most messages to take
+            lease: seconds that the work may take; the queue's `max_lease` at most
+            wait: seconds to wait for the first message
+            consumer: the consumer's name, for people; default: host and process id
+
+        Returns:
+            the messages; none if none was available in time
         """
         n = whole("n", n, 1, MAX_COUNT)
         claimed = await self._backend.run(
@@ -244,7 +273,8 @@ class Queue:
     async def ack(self, *messages: message.Message | str) -> None:
         """The work is done. Takes messages or receipts; repeating it does no harm.
 
-        If some leases were lost the others are settled all the same, and LeaseExpired names the lost ones.
+        Raises:
+            LeaseExpired: names the leases that were lost; the other messages are settled all the same
         """
         await self._backend.run(Ack(self.name, receipts_of(messages, self.name)))
 
@@ -286,6 +316,11 @@ class Queue:
     def messages(self, state: State | None = None) -> AsyncIterator[Message]:
         """All messages in a state (None: in any), in the order in which they were put, left where they are."""
         return _all_ours(self._backend.listed(Messages(self.name, limit=PAGE, state=checked_state(state))))
+
+    async def message(self, id: str) -> Message | None:  # noqa: A002 - the contract's word
+        """A message in any state, left where it is; None if the queue has no such message."""
+        found = await self._backend.run(OneMessage(self.name, checked_ids([id])[0]))
+        return None if found is None else _ours(found)
 
     async def to_arrow(self, state: State | None = None) -> pa.Table:
         """All messages in a state (None: in any) as a pyarrow.Table. `penstock.Queue.to_arrow` says more."""

@@ -18,16 +18,33 @@ class Finding:
     next: str = ""
     file: str | None = None  # the path of the file that the finding is about
     offset: int | None = None  # position in that file
+    line: int | None = None  # number of the line in a text file
 
 
-def note(text: str, advice: str = "", file: str | None = None, offset: int | None = None) -> Finding:
+def note(
+    text: str, advice: str = "", file: str | None = None, offset: int | None = None, line: int | None = None
+) -> Finding:
     """A finding that does no harm, or that opening deals with."""
-    return Finding("note", text, advice, file, offset)
+    return Finding("note", text, advice, file, offset, line)
 
 
-def problem(text: str, advice: str = "", file: str | None = None, offset: int | None = None) -> Finding:
+def problem(
+    text: str, advice: str = "", file: str | None = None, offset: int | None = None, line: int | None = None
+) -> Finding:
     """A finding that someone has to act on."""
-    return Finding("problem", text, advice, file, offset)
+    return Finding("problem", text, advice, file, offset, line)
+
+
+@dataclass(frozen=True)
+class Held:
+    """A message that a consumer holds."""
+
+    id: str
+    consumer: str | None
+    lease_until: int | None  # None: another program has marked it, and says no time
+    attempts: int
+    file: str
+    line: int | None = None  # number of the line in a text file
 
 
 class Examined(Protocol):

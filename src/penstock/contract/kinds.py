@@ -16,10 +16,11 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeAlias, get_args
 from penstock.errors import InvalidArgument, NotSupported, PenstockError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
     from contextlib import AbstractContextManager
 
     from penstock.contract.backend import AsyncBackend, Backend
+    from penstock.contract.dumps import Piece
     from penstock.contract.examination import Examination
     from penstock.contract.tables import Packer, Tables
     from penstock.system.clock import Clock
@@ -143,6 +144,12 @@ class Kind:
         """Examine the store without changing it (`penstock doctor`)."""
         raise NotSupported(f"store {url!r} has no journals to examine: this is for journal and slate stores")
 
+    def dump(self, url: str, dialect: Any) -> Iterator[Piece]:
+        """A file of the store piece by piece, damaged ones too. Nothing is changed, and no lock is taken."""
+        raise NotSupported(
+            f"{url!r} has no entries to dump: give a file of a journal store, a file NAME.tq, or slate:DIR"
+        )
+
     def backup(self, url: str, dest: str, verify: bool, progress: Callable[[int, int], object] | None) -> Copy:
         """Copy the store to a folder while other processes use it."""
         raise NotSupported(self.how_to_copy(url))
@@ -156,7 +163,7 @@ def split(url: str) -> tuple[str, str]:
     """The scheme of a URL in lower case, and the rest. A plain path is a journal store, or text for `NAME.tq`."""
     matched = _SCHEME.match(url)
     if matched is None:
-        return "text" if url.endswith(".tq") else "journal", url
+        return "text" if url.lower().endswith(".tq") else "journal", url
     return matched[1].lower(), url[matched.end() :]
 
 

@@ -170,10 +170,6 @@ def _sink(name: str, value: Any) -> SinkCommit | None:
     return SinkCommit(sink, query, whole("batch", members["batch"], 0, _MAX_NUMBER))
 
 
-def _utf8(run: str) -> str:
-    return run.encode("latin-1").decode(errors="replace")  # a path arrives as Latin-1
-
-
 def _sends_queues(queues: Mapping[str, Settings]) -> dict[str, Any]:
     return {name: dict(settings) for name, settings in queues.items()}
 
@@ -324,7 +320,7 @@ class CommitLoad(Operation[Outcome]):
 class Run(Operation[list[Brought] | None]):
     """Show the messages of a run."""
 
-    run: Annotated[str, Argument(check=lambda name, value: _utf8(value), schema=_RUN, example="monday")]
+    run: Annotated[str, Argument(check=lambda name, value: value, schema=_RUN, example="monday")]
 
 
 @_load(

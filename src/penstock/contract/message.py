@@ -33,13 +33,22 @@ Payload: TypeAlias = bytes | str | bytearray | memoryview
 
 
 class Attempt(NamedTuple):
-    """One claim of a message; the last may still be running."""
+    """One claim of a message; the last may still be running. Times are milliseconds since the epoch.
+
+    Attributes:
+        attempt: its number, from 1
+        consumer: who claimed the message
+        claimed_at: when it was claimed
+        ended_at: when it was settled or its lease ended; None = it is running
+        outcome: "acked", "failed" or "released"; None = it is running
+        reason: why it failed
+    """
 
     attempt: int
     consumer: str | None
     claimed_at: int
     ended_at: int | None = None
-    outcome: str | None = None  # "acked", "failed" or "released"
+    outcome: str | None = None
     reason: str | None = None
 
 
@@ -109,7 +118,27 @@ class Plain(Sequence[Entry]):
 
 @dataclass(slots=True)
 class Message:
-    """A message at the time it was read. Times are milliseconds since the epoch; None = does not apply."""
+    """A message at the time it was read. Times are milliseconds since the epoch; None = does not apply.
+
+    Attributes:
+        id: its name in the store, an opaque text
+        queue: the queue's name
+        payload: the bytes that were put
+        headers: texts by name
+        priority: lower comes first
+        created_at: when the producer made it
+        received_at: when the store took it
+        visible_at: when it becomes, or became, available
+        expires_at: when it is dropped; None = never
+        attempts: how often it was claimed
+        state: "delayed", "available", "in_flight", "done" or "failed"
+        receipt: what settles it, new with each claim
+        claimed_at: when it was last claimed
+        lease_until: when the lease ends and another consumer gets it
+        consumer: who last claimed it
+        settled_at: when it was done, or failed for good
+        reason: why it last failed
+    """
 
     id: str
     queue: str

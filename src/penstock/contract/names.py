@@ -3,7 +3,8 @@
 import re
 from collections.abc import Iterable
 
-from penstock.errors import InvalidName, QueueProtected
+from penstock.contract.refusals import protected
+from penstock.errors import InvalidName
 
 DEFAULT = "default"
 CHOSEN = "%_"  # marks a shortened file name; an encoded name has two digits after each %
@@ -42,7 +43,7 @@ def deletable(name: str) -> str:
     """The checked name of a queue to delete; QueueProtected for `default`."""
     name = checked(name)
     if name == DEFAULT:
-        raise QueueProtected(f"queue {name!r} always exists and cannot be deleted: empty it with purge()")
+        raise protected(name)
     return name
 
 

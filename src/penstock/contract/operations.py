@@ -61,6 +61,10 @@ A_QUEUE = {
     "settings": _DEFAULTS,
     "counts": {"delayed": 0, "available": 2, "in_flight": 1, "done": 0, "failed": 0},
 }
+_FIGURES = {
+    "queue": "jobs", "up": True, "counts": A_QUEUE["counts"], "waiting_seconds": 4.5, "in_line": 0,
+    "events": {"put": 12, "claimed": 10, "acked": 9}, "leases_expired": 0, "expired": 0, "given_up": 0,
+}  # fmt: skip
 _AN_ATTEMPT = {
     "attempt": 1, "consumer": "me", "claimed_at": NOW, "ended_at": NOW + 900, "outcome": "failed",
     "reason": "no disk",
@@ -76,6 +80,20 @@ class Held(NamedTuple):
 
     lease_until: int
     lost: list[str]
+
+
+class Figures(NamedTuple):
+    """A queue's figures for monitoring. Counters start when the store is opened."""
+
+    queue: str
+    up: bool  # False: an error has stopped the queue, and no other figure is known
+    counts: dict[str, int]
+    waiting_seconds: float  # the longest wait of an available message
+    in_line: int  # waiting consumers
+    events: dict[str, int]  # messages by event: put, claimed, ...; empty if the store does not count them
+    leases_expired: int
+    expired: int  # messages whose retention ended before they were done
+    given_up: int  # messages that failed for good
 
 
 class AttemptPage(NamedTuple):
@@ -147,6 +165,30 @@ def _fields(name: str, value: str) -> tuple[str, ...]:
 )
 class Queues(Operation[list[QueueInfo]]):
     """All queues."""
+
+
+@operation(
+    "GET /-/api/figures",
+    "figures",
+    name="list_figures",
+    tag="Queues",
+    role=READ,
+    said="look at the figures",
+    answer=Answer(
+        "The figures of every queue, by name.",
+        Figures,
+        "queues",
+        many=True,
+        schema=array(ref("Figures")),
+        example=[_FIGURES],
+    ),
+)
+class AllFigures(Operation[list[Figures]]):
+    """Figures of all queues.
+
+    What the metrics say of queues, for programs. Counters start when the store is opened; a text or folder store
+    has none, so `events` is empty.
+    """
 
 
 @operation(f"GET {_Q}", "show", name="show_queue", tag="Queues", errors=OF_QUEUE, **_LOOKS)
@@ -503,6 +545,23 @@ class Messages(Operation[Iterator[Message]]):
 
 
 @operation(
+    f"GET {_Q}/messages/{{id}}",
+    "message",
+    name="show_message",
+    role=READ,
+    said="look at the message",
+    errors=READS,
+    answer=replace(MESSAGES, description="A batch with the message; empty if there is no such message."),
+    pick=lambda messages: next(iter(messages), None),
+)
+class OneMessage(Operation[Message | None]):
+    """Look at a message, in any state."""
+
+    queue: QueueName
+    id: MessageId
+
+
+@operation(
     f"GET {_Q}/parts",
     "parts",
     role=READ,
@@ -597,8 +656,8 @@ class Publish(Operation[str]):
 
 
 # With a route of their own, in the order of the OpenAPI document
-QUEUES = (Queues, Create, Show, Update, Delete)
+QUEUES: tuple[type[Operation[Any]], ...] = (Queues, AllFigures, Create, Show, Update, Delete)
 OF_MESSAGES = (
-    Put, Claim, Pop, Ack, Fail, Release, Extend, Remove, Redrive, Purge, Peek, Messages, Parts, AllAttempts,
-    Attempts, Publish,
+    Put, Claim, Pop, Ack, Fail, Release, Extend, Remove, Redrive, Purge, Peek, Messages, OneMessage, Parts,
+    AllAttempts, Attempts, Publish,
 )  # fmt: skip

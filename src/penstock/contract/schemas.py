@@ -84,7 +84,7 @@ def _with(schema: Schema, default: object) -> Schema:
 
 def _documented(kind: type) -> dict[str, str]:
     """The description of each field in a docstring, with null for None."""
-    found = re.findall(r"^(\w+): (.+)$", inspect.getdoc(kind) or "", re.MULTILINE)
+    found = re.findall(r"^    (\w+): (.+)$", inspect.getdoc(kind) or "", re.MULTILINE)
     return {name: meaning[0].upper() + meaning[1:].replace("None", "null") for name, meaning in found}
 
 
@@ -220,6 +220,17 @@ _LOST = {
 }
 
 
+_ADVICE = {
+    **answer(
+        {
+            "what": text("What happened."),
+            "python": text("What a Python program does."),
+            "command": text("What a person at the command line does."),
+            "http": text("What an HTTP client does."),
+        }
+    ),
+    "description": "The parts of `detail`, for clients that advise in their own words; where that differs.",
+}
 _LAG = {
     "type": "integer",
     "minimum": 0,
@@ -230,7 +241,7 @@ _LAG = {
 def schemas() -> dict[str, Schema]:
     """The named schemas of the OpenAPI document."""
     problem = answer(_PROBLEM)
-    problem["properties"].update(_LOST)
+    problem["properties"] |= {**_LOST, "advice": _ADVICE}
     queue = answer({"name": NAME, "settings": ref("Settings"), "counts": _counts()})
     queue["properties"]["lag"] = _LAG
     return {
@@ -244,6 +255,7 @@ def schemas() -> dict[str, Schema]:
         "Message": answer(_MESSAGE),
         "Messages": answer({"messages": array(ref("Message"))}),
         "Listed": answer({"messages": array(record(_MESSAGE, closed=False))}),
+        "Figures": _figures(),
         "Attempt": answer(_ATTEMPT),
         "Attempts": answer(
             {
@@ -257,6 +269,34 @@ def schemas() -> dict[str, Schema]:
 
 def _drafts(draft: Schema, least: int, most: int) -> Schema:
     return record({"messages": {"type": "array", "items": draft, "minItems": least, "maxItems": most}}, "messages")
+
+
+def _figures() -> Schema:
+    whole = {"type": "integer", "minimum": 0}
+    return answer(
+        {
+            "queue": {**NAME, "description": "The queue's name."},
+            "up": {
+                "type": "boolean",
+                "description": "False: an error has stopped the queue, and no other figure is known.",
+            },
+            "counts": {
+                "type": "object",
+                "additionalProperties": whole,
+                "description": "How many messages are in each state.",
+            },
+            "waiting_seconds": number("For how long the available message has waited that has waited longest."),
+            "in_line": {**whole, "description": "Consumers that wait for a message."},
+            "events": {
+                "type": "object",
+                "additionalProperties": whole,
+                "description": "Messages by what happened to them: `put`, `claimed`, `acked` and so on.",
+            },
+            "leases_expired": {**whole, "description": "Leases that ran out before the message was settled."},
+            "expired": {**whole, "description": "Messages whose retention ended before they were done."},
+            "given_up": {**whole, "description": "Messages that failed for good."},
+        }
+    )
 
 
 def _counts() -> Schema:

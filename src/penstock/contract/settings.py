@@ -66,16 +66,17 @@ def text(name: str, value: str, shortest: int, longest: int) -> str:
 class Settings:
     """What a queue does. Unpacks, so that `store.create("b", **a.settings)` makes another like it.
 
-    max_size: most messages that wait or are in flight; 0 = no limit
-    max_attempts: claims after which a message that is not acknowledged is failed; 0 = no limit
-    keep_done: seconds for which acknowledged messages stay listed; 0 = not kept, None = for ever
-    filter: which published messages enter the queue (SQL, for example "type = 'order'"); None = none
-    start: from where in the log a filtered queue takes published messages; "now" unless the store has a log
-    max_payload: largest payload in bytes, at most 16 MiB
-    priorities: (lowest, highest) that producers may use; None = every signed 64-bit number
-    max_lease: longest lease in seconds that a consumer gets
-    retention: seconds after which messages are dropped, unless a put says otherwise; 0 = never
-    description: for people
+    Attributes:
+        max_size: most messages that wait or are in flight; 0 = no limit
+        max_attempts: claims after which a message that is not acknowledged is failed; 0 = no limit
+        keep_done: seconds for which acknowledged messages stay listed; 0 = not kept, None = for ever
+        filter: which published messages enter the queue (SQL, for example "type = 'order'"); None = none
+        start: from where in the log a filtered queue takes published messages; "now" unless the store has a log
+        max_payload: largest payload in bytes, at most 16 MiB
+        priorities: (lowest, highest) that producers may use; None = every signed 64-bit number
+        max_lease: longest lease in seconds that a consumer gets
+        retention: seconds after which messages are dropped, unless a put says otherwise; 0 = never
+        description: for people
     """
 
     max_size: int = 0
@@ -143,7 +144,11 @@ class Changes(TypedDict, total=False):
 class QueueInfo:
     """A queue as `store.queues()` lists it.
 
-    lag: entries of the store's log that a filtered queue has not taken yet; None: no log, or no filter
+    Attributes:
+        name: the queue's name
+        settings: its settings
+        counts: how many messages are in each state
+        lag: entries of the store's log that a filtered queue has not taken yet; None: no log, or no filter
     """
 
     name: str

@@ -19,6 +19,7 @@ from penstock.contract.message import Draft, Entry, Message, Payload
 from penstock.contract.operations import (
     PAGE,
     Ack,
+    AllFigures,
     Attempts,
     Claim,
     Counts,
@@ -28,6 +29,7 @@ from penstock.contract.operations import (
     Fail,
     Lookup,
     Messages,
+    OneMessage,
     Peek,
     Pop,
     Publish,
@@ -51,6 +53,7 @@ if TYPE_CHECKING:
     from penstock.contract.backend import Backend
     from penstock.contract.message import Attempt, State
     from penstock.contract.operation import Operation, Runner
+    from penstock.contract.operations import Figures
     from penstock.contract.settings import Changes
 
 Result = TypeVar("Result")
@@ -59,9 +62,10 @@ Result = TypeVar("Result")
 class Store:
     """A set of queues. Use it as a context manager, or close() it; threads may share it.
 
-    >>> with penstock.open("memory:") as store:
-    ...     jobs = store.create("jobs", max_attempts=3)
-    ...     jobs.put(b"resize cat.jpg")
+    Examples:
+        >>> with penstock.open("memory:") as store:
+        ...     jobs = store.create("jobs", max_attempts=3)
+        ...     jobs.put(b"resize cat.jpg")
     """
 
     def __init__(self, url: str, backend: Backend) -> None:
@@ -84,7 +88,11 @@ class Store:
         retention: float = 0,
         description: str = "",
     ) -> Queue:
-        """Make a queue; `penstock.Settings` explains each setting. QueueExists if the name is taken."""
+        """Make a queue; `penstock.Settings` explains each setting.
+
+        Raises:
+            QueueExists: the name is taken
+        """
         name = names.checked(name)
         settings = Settings(
             max_size=max_size,
@@ -102,18 +110,30 @@ class Store:
         return Queue(self, name)
 
     def queue(self, name: str = "") -> Queue:
-        """The queue of that name; without one, the queue `default`. QueueNotFound if there is none."""
+        """The queue of that name; without one, the queue `default`.
+
+        Raises:
+            QueueNotFound: there is no queue of that name
+        """
         name = names.meant(name, self.backend)
         self.run(Lookup(name))
         return Queue(self, name)
 
     def delete(self, name: str) -> None:
-        """Remove a queue and all its messages, for good. The queue `default` stays (QueueProtected)."""
+        """Remove a queue and all its messages, for good.
+
+        Raises:
+            QueueProtected: the queue `default` stays; purge() empties it
+        """
         self.run(Delete(names.deletable(name)))
 
     def queues(self) -> list[QueueInfo]:
         """Every queue with its settings and its counts by state, by name."""
         return self.run(Queues())
+
+    def figures(self) -> list[Figures]:
+        """Every queue's figures for monitoring, by name: counts, the longest wait, counters of what happened."""
+        return self.run(AllFigures())
 
     def publish(
         self,
@@ -126,7 +146,8 @@ class Store:
     ) -> str:
         """Put a copy into every queue whose filter matches; if one of them refuses it, into none.
 
-        The id that is returned travels with each copy in the header `penstock.publish`.
+        Returns:
+            the id, which travels with each copy in the header `penstock.publish`
         """
         entry = message.checked(Draft(payload, priority, headers, delay, retention, None, created_at))
         message.check_limits(entry)  # without a matching queue nothing else checks them
@@ -189,10 +210,13 @@ class Queue:
     def update(self, **changes: Unpack[Changes]) -> Settings:
         """Change settings, by the keywords of `store.create`; the others stay. Returns all settings.
 
-        Changes are durable and apply at once, also to stored messages: docs/queue.md explains each. Only `start`
-        cannot be changed (NotSupported).
+        Changes are durable and apply at once, also to stored messages: "What a queue promises" explains each.
 
-        >>> jobs.update(max_attempts=10, keep_done=86_400)
+        Raises:
+            NotSupported: `start` cannot be changed
+
+        Examples:
+            >>> jobs.update(max_attempts=10, keep_done=86_400)
         """
         return self._store.run(Update(self.name, checked_changes(changes)))
 
@@ -208,9 +232,20 @@ class Queue:
     ) -> str:
         """Add a message; returns its id once the message is on stable storage.
 
-        Lower priority numbers are claimed first. With a `delay` the message becomes available that many seconds
-        later; with a `retention` it expires after so many (None: the queue's own; 0: never). A `key` makes the put
-        safe to repeat: for five minutes a put with the same key returns the first id and adds nothing.
+        Args:
+            payload: bytes, or text, which is stored as UTF-8
+            priority: lower numbers are claimed first
+            headers: texts by name, for consumers and filters
+            delay: seconds until the message is available
+            retention: seconds until it expires; None = the queue's setting, 0 = never
+            key: makes the put safe to repeat: for five minutes a put with the same key returns the first id and
+                adds nothing
+            created_at: when the message was made, in milliseconds since the epoch; None = now
+
+        Raises:
+            QueueFull: the queue holds `max_size` messages, or the disk is full (DiskFull)
+            PayloadTooLarge: the payload is larger than the queue's `max_payload`
+            InvalidPriority: the priority is outside the queue's `priorities`
         """
         plain = headers is None and retention is None and key is None and created_at is None
         if plain and type(payload) is bytes and type(priority) is type(delay) is int and not delay:
@@ -226,10 +261,19 @@ class Queue:
     def claim(
         self, n: int = 1, lease: float = 30.0, wait: float = 0.0, consumer: str | None = None
     ) -> list[Message]:
-        """Take up to n messages on a lease of so many seconds (at most the queue's max_lease).
+        """Take up to n messages on a lease.
 
-        Waits up to `wait` seconds for the first one; consumers that wait are served in turn. Settle each message
-        with ack(), fail() or release() before its lease ends, or extend() it; after that it goes to another.
+        Settle each message with ack(), fail() or release() before its lease ends, or extend() it; after that
+        another consumer gets it. Consumers that wait are served in turn.
+
+        Args:
+            n: the most messages to take
+            lease: seconds that the work may take; the queue's `max_lease` at most
+            wait: seconds to wait for the first message
+            consumer: the consumer's name, for people; default: host and process id
+
+        Returns:
+            the messages; none if none was available in time
         """
         n = whole("n", n, 1, MAX_COUNT)
         claimed = self._store.run(
@@ -246,7 +290,8 @@ class Queue:
     def ack(self, *messages: Message | str) -> None:
         """The work is done. Takes messages or receipts; repeating it does no harm.
 
-        If some leases were lost the others are settled all the same, and LeaseExpired names the lost ones.
+        Raises:
+            LeaseExpired: names the leases that were lost; the other messages are settled all the same
         """
         self._store.run(Ack(self.name, receipts_of(messages, self.name)))
 
@@ -293,12 +338,20 @@ class Queue:
         self._store.run(Lookup(self.name))  # an error now, not at the first next()
         return self._store.run(Messages(self.name, limit=PAGE, state=state))
 
+    def message(self, id: str) -> Message | None:  # noqa: A002 - the contract's word
+        """A message in any state, left where it is; None if the queue has no such message."""
+        return self._store.run(OneMessage(self.name, checked_ids([id])[0]))
+
     def to_arrow(self, state: State | None = None) -> pa.Table:
         """All messages in a state (None: in any) as a pyarrow.Table, with the columns of Spark's table `messages`.
 
-        The table holds all payloads in memory. NotSupported if pyarrow is not installed.
+        The table holds all payloads in memory.
 
-        >>> jobs.to_arrow("failed").group_by("reason").aggregate([([], "count_all")])
+        Raises:
+            NotSupported: pyarrow is not installed
+
+        Examples:
+            >>> jobs.to_arrow("failed").group_by("reason").aggregate([([], "count_all")])
         """
         rows = message.table_builder()
         for each in self.messages(state):

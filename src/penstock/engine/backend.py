@@ -9,13 +9,14 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from penstock.contract.message import PUBLISH_HEADER, Entry, checked_headers
 from penstock.contract.operation import Operation
-from penstock.contract.operations import Put
+from penstock.contract.operations import Figures, Put
+from penstock.contract.refusals import exists_already, not_found
 from penstock.contract.settings import QueueInfo, Settings
 from penstock.contract.streams import not_supported
-from penstock.engine.queue import LOOKS, STEPS, Figures, LiveQueue, Waiter
+from penstock.engine.queue import LOOKS, STEPS, LiveQueue, Waiter
 from penstock.engine.storage import Storage
 from penstock.engine.views import Taken
-from penstock.errors import LeaseExpired, NotSupported, QueueExists, QueueNotFound, StoreClosed
+from penstock.errors import LeaseExpired, NotSupported, StoreClosed
 from penstock.rules.ledger import Ledger
 from penstock.system.clock import Alarm, Clock, SteadyClock
 from penstock.system.threads import Lock, SystemThreads, Threads
@@ -283,16 +284,6 @@ def check_start(settings: Settings) -> None:
             f"start={settings.start!r}: this store keeps no log of published messages to start from; leave "
             "start='now', or use a slate store"
         )
-
-
-def not_found(queue: str) -> QueueNotFound:
-    """The error for a queue that does not exist."""
-    return QueueNotFound(f"there is no queue {queue!r}: create it with store.create({queue!r})")
-
-
-def exists_already(queue: str) -> QueueExists:
-    """The error for a new queue whose name is taken."""
-    return QueueExists(f"queue {queue!r} exists already: open it with store.queue({queue!r})")
 
 
 def closed() -> StoreClosed:

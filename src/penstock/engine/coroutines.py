@@ -19,10 +19,22 @@ from penstock.contract.backend import Histogram
 from penstock.contract.message import Entry, Message, Plain
 from penstock.contract.names import DEFAULT
 from penstock.contract.operation import Operation
-from penstock.contract.operations import Attempts, Counts, Lookup, Messages, Parts, Peek, Pop, Publish, Put, Show
+from penstock.contract.operations import (
+    Attempts,
+    Counts,
+    Figures,
+    Lookup,
+    Messages,
+    Parts,
+    Peek,
+    Pop,
+    Publish,
+    Put,
+    Show,
+)
 from penstock.contract.settings import MAX_PAYLOAD
 from penstock.engine.backend import Committing, Engine
-from penstock.engine.queue import STEPS, Figures, LiveQueue, Waiter
+from penstock.engine.queue import STEPS, LiveQueue, Waiter
 from penstock.engine.views import Taken
 from penstock.errors import LeaseExpired, PenstockError
 from penstock.system.clock import pause

@@ -15,12 +15,12 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from itertools import accumulate
-from typing import Any, NamedTuple, TypeAlias, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 from penstock.contract import operations
 from penstock.contract.message import Attempt, Entry, Message
 from penstock.contract.operation import Operation
-from penstock.contract.operations import AttemptPage, Held, attempt_page
+from penstock.contract.operations import AttemptPage, Figures, Held, attempt_page
 from penstock.contract.settings import Settings
 from penstock.engine.storage import Storage
 from penstock.engine.views import NOTHING, Taken, as_seen, claimed, fill, parse_ids, parse_receipts
@@ -47,20 +47,6 @@ EVENTS: dict[type, str] = {
     records.Remove: "removed",
     records.Redrive: "redriven",
 }
-
-
-class Figures(NamedTuple):
-    """A queue's figures for monitoring. Counters start when the store is opened."""
-
-    queue: str
-    up: bool  # False: an error has stopped the queue, and no other figure is known
-    counts: dict[str, int]
-    waiting_seconds: float  # the longest wait of an available message
-    in_line: int  # waiting consumers
-    events: dict[str, int]  # messages by event: put, claimed, ...
-    leases_expired: int
-    expired: int  # messages whose retention ended before they were done
-    given_up: int  # messages that failed for good
 
 
 class Waiter:
@@ -457,6 +443,9 @@ class LiveQueue:
         for seqs in self._chunks(state, operation.after, operation.until):
             yield from self._messages(seqs, state, bodies)
 
+    def _look_at_message(self, operation: operations.OneMessage) -> Message | None:
+        return next(self._messages(parse_ids([operation.id]), None), None)
+
     def _list_attempts(self, operation: operations.AllAttempts) -> AttemptPage:
         def look(seqs: Sequence[int]) -> list[tuple[str, list[Attempt]]]:
             return self.run(lambda now: [(str(seq), self._state.attempts(seq)) for seq in seqs])[0]
@@ -521,5 +510,6 @@ LOOKS: dict[type[Operation[Any]], Callable[[LiveQueue, Any], Any]] = {
     operations.Parts: LiveQueue._look_for_parts,
     operations.Peek: LiveQueue._peek,
     operations.Messages: LiveQueue._list_messages,
+    operations.OneMessage: LiveQueue._look_at_message,
     operations.AllAttempts: LiveQueue._list_attempts,
 }

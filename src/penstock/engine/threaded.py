@@ -13,10 +13,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from penstock.contract.backend import Histogram
 from penstock.contract.message import Message
 from penstock.contract.operation import Operation
-from penstock.contract.operations import Claim, Lookup, Messages, Peek, Pop, Queues, Release
+from penstock.contract.operations import AllFigures, Claim, Figures, Lookup, Messages, Peek, Pop, Queues, Release
 from penstock.contract.settings import MAX_PAYLOAD
 from penstock.engine.coroutines import COMMIT_RECORDS, COMMIT_SECONDS, some
-from penstock.engine.queue import Figures
 from penstock.errors import PenstockError
 from penstock.system.clock import pause
 
@@ -83,9 +82,9 @@ class ThreadedBackend:
         return asyncio.get_running_loop().run_in_executor(self._threads, look)
 
     async def figures(self) -> list[Figures]:
-        infos = await self._run(self._backend.run, Queues())
+        figures = await self._run(self._backend.run, AllFigures())
         lines = {name: line.waiting for name, line in self._lines.items()}
-        return [Figures(each.name, True, each.counts, 0, lines.get(each.name, 0), {}, 0, 0, 0) for each in infos]
+        return [each._replace(in_line=lines.get(each.queue, 0)) for each in figures]
 
     def run(self, operation: Operation[Result]) -> Awaitable[Result]:
         if operation.http.polls:

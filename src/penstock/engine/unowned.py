@@ -5,17 +5,18 @@ from listings of messages. A published message is copied into every queue whose 
 """
 
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from itertools import accumulate, takewhile
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from penstock.contract.message import Attempt, Entry, Message
 from penstock.contract.names import DEFAULT
 from penstock.contract.operation import Operation
-from penstock.contract.operations import AttemptPage, Show, attempt_page
+from penstock.contract.operations import AttemptPage, Figures, Show, attempt_page
 from penstock.contract.settings import QueueInfo, Settings
 from penstock.contract.streams import not_supported
 from penstock.engine.backend import published_copy
-from penstock.errors import NotSupported, StoreClosed
+from penstock.errors import NotSupported, QueueNotFound, StoreClosed, StoreCorrupt
 from penstock.system.clock import Clock
 from penstock.system.files import refusal
 
@@ -39,6 +40,14 @@ class UnownedQueue:
 
     def show(self) -> QueueInfo:
         return QueueInfo(self.name, self.settings, self.counts())
+
+    def waiting_since(self) -> int | None:
+        """When the first available message became so; None if there is none, or it cannot be read."""
+        try:
+            first: Message | None = next(self.messages("available"), None)
+        except StoreCorrupt:
+            return None
+        return None if first is None else first.visible_at
 
     def all_attempts(self, after: str, until: str) -> AttemptPage:
         """A page of the attempts at all messages."""
@@ -96,6 +105,16 @@ class Unowned:
         published, copy = published_copy(entry)
         self._publish(entry, copy)
         return published
+
+    def figures(self) -> list[Figures]:
+        """Figures of every queue. A store that many processes change has no counters."""
+        figures, now = [], self.clock.now()
+        for info in self.queues():
+            with suppress(QueueNotFound):  # it was deleted meanwhile
+                since = self.find(info.name).waiting_since()
+                waiting = 0 if since is None else max(now - since, 0) / 1000
+                figures.append(Figures(info.name, True, info.counts, waiting, 0, {}, 0, 0, 0))
+        return figures
 
     def _publish(self, entry: Entry, copy: Entry) -> None:
         raise NotImplementedError

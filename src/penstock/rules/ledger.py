@@ -8,9 +8,10 @@ from array import array
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple, TypeAlias
 
+from penstock.contract import refusals
 from penstock.contract.message import Entry, Plain
 from penstock.contract.settings import HIGHEST_PRIORITY, LOWEST_PRIORITY, Settings
-from penstock.errors import InvalidPriority, PayloadTooLarge, QueueFull
+from penstock.errors import InvalidPriority, PayloadTooLarge
 from penstock.rules.records import Ack, Claim, Extend, Fail, Pop, Put, Redrive, Release, Remove, Update
 from penstock.rules.rows import AVAILABLE, FAILED, IN_FLIGHT
 from penstock.rules.state import ACKED, FAILED_ATTEMPT, RELEASED, State
@@ -251,10 +252,7 @@ class Ledger:
         most = self.state.settings.max_size
         size = self.state.waiting() + self._expected
         if most and size + more > most:
-            raise QueueFull(
-                f"queue {self.name!r} holds {size} of at most {most} messages; {more} more "
-                "do not fit: put fewer, or retry when consumers have caught up"
-            )
+            raise refusals.full(self.name, size, most, more)
 
     def _number_keyed(self, entries: Sequence[Entry], first: int) -> tuple[list[int], list[Entry], dict[str, int]]:
         seqs: list[int] = []

@@ -12,10 +12,9 @@ from penstock.contract.loads import TooManyLoads
 from penstock.contract.message import MESSAGE_FIELDS, Message
 from penstock.contract.names import DEFAULT
 from penstock.contract.operation import Operation
-from penstock.contract.operations import PAGE, Lookup, Messages, Peek, Queues
+from penstock.contract.operations import PAGE, AllFigures, Figures, Lookup, Messages, Peek
 from penstock.contract.settings import MAX_PAYLOAD
 from penstock.engine.coroutines import COMMIT_RECORDS, COMMIT_SECONDS, LocalBackend
-from penstock.engine.queue import Figures
 from penstock.http.client.calls import call_of
 from penstock.http.client.coroutines import RemoteBackend
 from penstock.http.client.failures import Refused
@@ -140,7 +139,7 @@ class ForwardingBackend(SharedBackend):
     async def figures(self) -> list[Figures]:
         if isinstance(self._backend, LocalBackend):
             return await self._backend.figures()
-        return [Figures(each.name, True, each.counts, 0, 0, {}, 0, 0, 0) for each in await self.run(Queues())]
+        return await self.run(AllFigures())
 
     def max_payload(self, queue: str) -> int:
         return MAX_PAYLOAD

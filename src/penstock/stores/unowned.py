@@ -163,7 +163,7 @@ class Run:
 def _home(store: str) -> str:
     """The folder of a store's loads."""
     path = os.path.abspath(split(store)[1])
-    return os.path.join(os.path.dirname(path) if path.endswith(".tq") else path, _FOLDER)
+    return os.path.join(os.path.dirname(path) if path.lower().endswith(".tq") else path, _FOLDER)
 
 
 class FrameLoader:

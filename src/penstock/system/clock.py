@@ -56,9 +56,10 @@ class SystemClock:
 class SimulatedClock:
     """A clock that moves only by advance() and jump(), for tests that must not wait.
 
-    >>> clock = SimulatedClock()
-    >>> store = penstock.open("memory:", clock=clock)
-    >>> clock.advance(30)            # thirty seconds pass: leases end, delays are over
+    Examples:
+        >>> clock = penstock.SimulatedClock()
+        >>> store = penstock.open("memory:", clock=clock)
+        >>> clock.advance(30)            # thirty seconds pass: leases end, delays are over
     """
 
     def __init__(self, now: int = 1_700_000_000_000) -> None:

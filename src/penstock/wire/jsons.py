@@ -16,7 +16,7 @@ from penstock.contract import message
 from penstock.contract.arguments import SETTINGS, arguments, check_known, kind_of, settings_from_json
 from penstock.contract.message import MAX_MESSAGES, MESSAGE_FIELDS, Attempt, Draft, Entry, Message
 from penstock.contract.operation import Answer
-from penstock.contract.operations import AttemptPage
+from penstock.contract.operations import AttemptPage, Figures
 from penstock.contract.settings import QueueInfo, Settings
 from penstock.contract.streams import Ahead, Lost
 from penstock.errors import InvalidArgument
@@ -255,6 +255,7 @@ def _read_ahead(value: Any) -> Ahead:
 _FORMS = {
     Settings: _Form(dict, settings_as_told),
     QueueInfo: _Form(queue_as_json, queue_from_json),
+    Figures: _Form(Figures._asdict, lambda value: Figures(*(value[name] for name in Figures._fields))),
     Attempt: _Form(Attempt._asdict, attempt_from_json),
     AttemptPage: _Form(_write_attempts, _read_attempts),
     Ahead: _Form(_write_ahead, _read_ahead),

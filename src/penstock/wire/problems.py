@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from penstock import errors
-from penstock.errors import LeaseExpired, PenstockError
+from penstock.errors import Advice, LeaseExpired, PenstockError, joined
 
 MEDIA_TYPE = "application/problem+json"
 
@@ -46,8 +46,11 @@ _WITHOUT_DETAILS = {
 _FAILED = "the server failed; its log says why"
 
 
-def problem(status: int, error: str, detail: str, **more: object) -> dict[str, Any]:
-    """The body of an error."""
+def problem(status: int, error: str, what: str, advice: Advice | None = None, **more: object) -> dict[str, Any]:
+    """The body of an error. `detail` advises HTTP clients; others find words of their own in `advice`."""
+    detail = what
+    if advice is not None:
+        detail, more = joined(what, advice.http), {"advice": {"what": what, **advice._asdict()}, **more}
     return {
         "type": f"/-/docs#{error}", "title": error, "status": status, "detail": detail, "error": error, **more,
     }  # fmt: skip
@@ -55,15 +58,27 @@ def problem(status: int, error: str, detail: str, **more: object) -> dict[str, A
 
 def as_problem(error: BaseException) -> tuple[int, dict[str, Any]]:
     """The status and body for an error, without details that only the server's log may have."""
-    known = (kind.__name__ for kind in type(error).__mro__ if kind.__name__ in STATUSES)
-    name = next(known, None) if isinstance(error, PenstockError) else None  # a store may raise a subclass
-    if name is None:
+    name = name_of(error)
+    if name not in STATUSES:
         return 500, problem(500, "ServerError", _FAILED)
+    assert isinstance(error, PenstockError)  # noqa: S101 - for the type checker
     status = STATUSES[name]
-    more: dict[str, object] = {}
-    if isinstance(error, LeaseExpired):
-        more = {"queue": error.queue, "receipts": error.receipts}
-    return status, problem(status, name, _WITHOUT_DETAILS.get(name) or str(error), **more)
+    if name in _WITHOUT_DETAILS:
+        return status, problem(status, name, _WITHOUT_DETAILS[name])
+    if isinstance(error, LeaseExpired) and error.advice:  # the client makes the texts of it from its members
+        return status, problem(status, name, joined(error.what, error.advice.http), **members(error))
+    return status, problem(status, name, error.what, error.advice)
+
+
+def name_of(error: BaseException) -> str:
+    """The public name of an error: a store may raise a subclass."""
+    names = [kind.__name__ for kind in type(error).__mro__] if isinstance(error, PenstockError) else []
+    return next((name for name in names if name in STATUSES), type(error).__name__)
+
+
+def members(error: BaseException) -> dict[str, Any]:
+    """What an error has beyond its text."""
+    return {"queue": error.queue, "receipts": error.receipts} if isinstance(error, LeaseExpired) else {}
 
 
 def as_error(problem: Mapping[str, Any]) -> PenstockError:
@@ -76,6 +91,12 @@ def as_error(problem: Mapping[str, Any]) -> PenstockError:
     kind = getattr(errors, name, None) if isinstance(name, str) and name in STATUSES else None
     if kind is None or kind is LeaseExpired:
         return PenstockError(f"{detail} ({name})" if isinstance(name, str) else detail)
-    error = kind(detail)
+    told = problem.get("advice")
+    names = ("what", *Advice._fields)
+    if isinstance(told, dict) and all(isinstance(told.get(each), str) for each in names):
+        what, *words = [told[each] for each in names]
+        error = kind(what, Advice(*words))
+    else:  # it needs none, or an older server sent it
+        error = kind(detail)
     assert isinstance(error, PenstockError)  # noqa: S101 - for the type checker
     return error

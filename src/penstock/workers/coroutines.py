@@ -35,11 +35,11 @@ async def work(
     on_drop: Callable[[Message], object] | None = None,
     report: Callable[[Result], object] | None = None,
 ) -> Worked:
-    """Call `handler(message)` for each message of a queue, so many at a time, until stopped; what was done.
+    """Call `handler(message)` for each message of a queue until stopped; returns what was done.
 
-    As `penstock.work`. A handler that is a coroutine function runs in the event loop, and is cancelled when its
-    message is no longer held; any other function runs in a thread, and says by returning or raising what becomes
-    of its message. If the worker itself is cancelled it releases what it holds first.
+    The arguments are those of `penstock.work`. A handler that is a coroutine function runs in the event loop, and
+    is cancelled when its message is no longer held. Any other function runs in a thread, and says by returning or
+    raising what becomes of its message. If the worker itself is cancelled it releases what it holds first.
     """
     options = Options.checked(concurrency, lease, backoff, grace, until_empty, consumer, on_drop, report)
     return await _Tasks(queue, handler, options, stop or asyncio.Event()).run()

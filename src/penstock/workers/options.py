@@ -38,23 +38,38 @@ class Release(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """How the work on a message ended: the argument of a worker's `report`."""
+    """How the work on a message ended: the argument of a worker's `report`.
+
+    Attributes:
+        message: the message
+        outcome: "ack", "fail", "release", or "lost": another consumer may have the message
+        reason: why it failed
+        seconds: from the claim to the end
+    """
 
     message: Message
-    outcome: str  # "ack", "fail", "release", or "lost": another consumer may have the message
-    reason: str | None  # of a fail
-    seconds: float  # from the claim to the end
+    outcome: str
+    reason: str | None
+    seconds: float
 
 
 @dataclass(slots=True)
 class Worked:
-    """How many messages a worker has settled, and how: the result of work()."""
+    """How many messages a worker has settled, and how: the result of work().
+
+    Attributes:
+        acked: messages that are done
+        failed: attempts that failed: their messages may have been tried again since
+        released: messages that were given back
+        lost: leases that ended before the work: the queue does not know its outcome
+        signal: the signal that stopped the worker
+    """
 
     acked: int = 0
-    failed: int = 0  # attempts that failed: their messages may have been tried again since
+    failed: int = 0
     released: int = 0
-    lost: int = 0  # leases that ended before the work: the queue does not know its outcome
-    signal: int | None = None  # the signal that stopped the worker
+    lost: int = 0
+    signal: int | None = None
 
     def count(self, outcome: str) -> None:
         """Count a message by its outcome."""

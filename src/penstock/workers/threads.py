@@ -36,7 +36,7 @@ def work(
     on_drop: Callable[[Message], object] | None = None,
     report: Callable[[Result], object] | None = None,
 ) -> Worked:
-    """Call `handler(message)` for each message of a queue, in so many threads, until stopped; what was done.
+    """Call `handler(message)` for each message of a queue until stopped; returns what was done.
 
     A handler that returns has its message acknowledged; one that raises has it failed, with the exception as the
     reason. A handler may also ack(), fail() or release() by itself: that is respected. Leases are extended for as
@@ -45,18 +45,23 @@ def work(
     SIGTERM or Ctrl-C stops claiming and waits for what runs, `grace` seconds at most; what still runs then is
     released. A second one releases at once. Signals are heard only if this is called in the main thread.
 
-    lease: seconds until another consumer gets a message if this process dies
-    backoff: seconds until a failed message is tried again, or a function from the message to that; usually
-        1, 2, 4, ... with each attempt, up to five minutes
-    grace: seconds that handlers get to finish when the worker stops; `docker stop` kills after 10
-    stop: an event that stops the worker as SIGTERM does; signals set it, too, so that handlers can look at it
-    until_empty: return once no message waits, available or delayed, and none is held here
-    on_drop: called with a message that a handler still works on, but whose lease was lost, or that was released:
-        what the handler returns no longer counts
-    report: called with a `penstock.working.Result` when the work on a message has ended
+    While the store cannot be reached the worker tries again and again. Any other error of the store is raised once
+    everything held was released. The same holds for what is no Exception, such as SystemExit in a handler.
 
-    While the store cannot be reached it is asked again and again. Any other error of it is raised, after
-    everything held was released; as is what is no Exception, such as SystemExit in a handler.
+    Args:
+        queue: the queue whose messages are worked off
+        handler: the work on one message
+        concurrency: how many handlers run at a time, each in a thread
+        lease: seconds until another consumer gets a message if this process dies
+        backoff: seconds until a failed message is tried again, or a function from the message to that; default:
+            `penstock.working.exponential`, 1, 2, 4, ... with each attempt, up to five minutes
+        grace: seconds that handlers get to finish when the worker stops; `docker stop` kills after 10
+        stop: an event that stops the worker as SIGTERM does; signals set it, too, so that handlers can look at it
+        until_empty: return once no message waits, available or delayed, and none is held here
+        consumer: the worker's name, for people; default: host and process id
+        on_drop: called with a message that a handler still works on, but whose lease was lost, or that was
+            released: what the handler returns no longer counts
+        report: called with a `penstock.working.Result` when the work on a message has ended
     """
     options = Options.checked(concurrency, lease, backoff, grace, until_empty, consumer, on_drop, report)
     return _Threads(queue, handler, options, stop).run()

@@ -155,6 +155,39 @@ def test_shell_commands_feed_a_queue(folder: Path, store: Store) -> None:
     assert (folder / "queues" / "jobs" / ".part").exists()
 
 
+def test_a_file_that_was_put_by_hand_keeps_its_name_as_a_header(folder: Path, store: Store) -> None:
+    jobs = store.create("jobs")
+    shell("echo a > queues/jobs/my\\ létter.txt; printf b > queues/jobs/$(printf 'odd\\377')", folder)
+    found = {message.payload: message for message in jobs.messages()}
+    assert found[b"a\n"].headers == {"file": "my létter.txt"}
+    assert found[b"b"].headers == {"file": "odd\ufffd"}
+    jobs.ack(*[message for message in jobs.claim(2, lease=60) if message.headers["file"] != "odd"])
+    jobs.put(b"c")
+    assert [message.headers for message in jobs.messages()] == [{}]
+
+
+def test_a_message_that_is_copied_by_hand_keeps_the_headers_that_it_had(folder: Path, store: Store) -> None:
+    jobs, other = store.create("jobs"), store.create("other")
+    id_ = jobs.put(b"a", headers={"kind": "image"})
+    shell(f"cp --preserve=xattr queues/jobs/{id_} queues/other/copy.txt", folder)
+    assert [message.headers for message in other.messages()] == [{"kind": "image"}]
+
+
+def test_a_folder_that_can_be_no_queue_is_named_with_the_reason(
+    folder: Path, store: Store, caplog: pytest.LogCaptureFixture
+) -> None:
+    shell("mkdir queues/a+b queues/my.queue queues/a:b 'queues/a b' queues/naïve", folder)
+    with penstock.open(f"folder:{folder}") as other:
+        assert [info.name for info in other.queues()] == ["a+b", "default", "my.queue"]
+    said = {record.getMessage().rpartition("/")[2] for record in caplog.records}
+    assert (
+        "a:b is skipped: a queue of that name is the folder 'a%3Ab' here: rename it, or create it with penstock"
+        in said
+    )
+    assert any(each.startswith("a b is skipped: queue name 'a b' has ' ' at position 1") for each in said)
+    assert any(each.startswith("naïve is skipped: queue name 'naïve' has 'ï' at position 2") for each in said)
+
+
 def test_a_folder_made_by_hand_is_a_queue(folder: Path, store: Store) -> None:
     shell("mkdir queues/by-hand; echo hello > queues/by-hand/x", folder)
     with penstock.open(f"folder:{folder}") as other:

@@ -38,6 +38,31 @@ def test_a_message_reads_well(tmp_path: Path) -> None:
     )
 
 
+@pytest.mark.parametrize("file", ["JOBS.TQ", "Jobs.tQ"])
+def test_the_ending_of_a_text_file_may_be_in_capitals(tmp_path: Path, file: str) -> None:
+    with penstock.open(tmp_path / file) as store:
+        store.queue().put(b"a")
+        assert store.queue().name == file[:4]
+    assert (tmp_path / file).read_text().startswith("-a\n")
+    with penstock.open(f"text:{tmp_path}") as store:
+        assert [info.name for info in store.queues()] == [file[:4], "default"]
+
+
+def test_a_path_through_a_folder_that_is_not_there_makes_no_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with penstock.open("x/../jobs.tq") as store:
+        store.queue().put(b"a")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["jobs.tq", "jobs.tq.mutex"]
+    with penstock.open("jobs.tq") as store:
+        assert len(store.queue()) == 1
+    (tmp_path / "deep" / "inner").mkdir(parents=True)
+    (tmp_path / "link").symlink_to("deep/inner")
+    penstock.open("link/../jobs.tq").close()
+    assert (tmp_path / "deep" / "jobs.tq").exists()  # as the system resolves it
+
+
 def test_a_payload_that_is_no_text_is_base64(tmp_path: Path) -> None:
     with penstock.open(f"text:{tmp_path}") as store:
         store.queue().put(b"\xff\x00")

@@ -11,7 +11,7 @@ from penstock.contract.names import DEFAULT
 from penstock.contract.operation import Operation
 from penstock.contract.operations import Claim, Lookup, Messages, Peek, Pop
 from penstock.contract.settings import seconds
-from penstock.errors import InvalidArgument, StoreClosed
+from penstock.errors import InvalidArgument, StoreClosed, StoreUnreachable
 from penstock.http.client import address
 from penstock.http.client.calls import Call, call_of
 from penstock.http.client.connection import AnyPool, Pool
@@ -99,7 +99,12 @@ class RemoteBackend(Remote):
 
     def connect(self) -> None:
         """Check that the server answers, without retries; StoreUnreachable."""
-        self.ask(call_of(HELLO), tries=1)
+        try:
+            self.ask(call_of(HELLO), tries=1)
+        except StoreUnreachable as error:
+            from penstock.http.client.tls import explained  # late: seldom needed
+
+            raise explained(self.address, error) from error.__cause__
 
     def run(self, operation: Operation[Result]) -> Result:
         if operation.listing:

@@ -9,6 +9,7 @@ from typing import Any, TypeVar, cast
 from penstock.contract.message import Message
 from penstock.contract.operation import Operation
 from penstock.contract.operations import Messages, Peek
+from penstock.errors import StoreUnreachable
 from penstock.http.client.address import Address
 from penstock.http.client.backend import HELLO, Remote
 from penstock.http.client.calls import Answer, AnswerReader, Call, call_of
@@ -169,7 +170,12 @@ class RemoteBackend(Remote):
 
     async def connect(self) -> None:
         """Check that the server answers, without retries; StoreUnreachable."""
-        await self.ask(call_of(HELLO), tries=1)
+        try:
+            await self.ask(call_of(HELLO), tries=1)
+        except StoreUnreachable as error:
+            from penstock.http.client.tls import explained  # late: seldom needed
+
+            raise await asyncio.to_thread(explained, self.address, error) from error.__cause__
 
     def run(self, operation: Operation[Result]) -> Awaitable[Result]:
         if operation.http.polls and operation.wait > 0:

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from ipaddress import ip_address
 
 from penstock.contract import roles
-from penstock.errors import InvalidArgument
+from penstock.errors import Advice, InvalidArgument
 from penstock.http.server import tokens
 from penstock.http.server.exchange import Problem, Request, Route
 from penstock.http.server.tokens import Token
@@ -149,8 +149,12 @@ def unauthorized(given: bool) -> Problem:
     if given:
         detail = "this token is not, or no longer, known: ask for a new one (`penstock token create`)"
         return Problem("Unauthorized", detail, f'{_CHALLENGE}, error="invalid_token"\r\n'.encode())
-    detail = "this server asks for a token: send Authorization: Bearer TOKEN, or set PENSTOCK_TOKEN for a client"
-    return Problem("Unauthorized", detail, f"{_CHALLENGE}\r\n".encode())
+    advice = Advice(
+        "give token=, or set PENSTOCK_TOKEN",
+        "set PENSTOCK_TOKEN to one that `penstock token create` has printed",
+        "send Authorization: Bearer TOKEN, or set PENSTOCK_TOKEN for a client",
+    )
+    return Problem("Unauthorized", "this server asks for a token", f"{_CHALLENGE}\r\n".encode(), advice)
 
 
 def forbidden(token: Token, needed: int) -> Problem:

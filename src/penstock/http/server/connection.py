@@ -161,6 +161,8 @@ class Connection(asyncio.Protocol):
             except httptools.HttpParserError as error:
                 if self._refused is None and not self._ending:
                     reason = str(error) or type(error).__name__
+                    if "url" in reason:
+                        reason += ". A path is ASCII; other characters are percent-encoded, as in /%2Fvar"
                     self._refuse(refusal(Problem("BadRequest", f"this is no HTTP/1.1 request: {reason}")))
                 break
         self._data = b""

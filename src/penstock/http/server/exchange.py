@@ -16,7 +16,7 @@ from penstock.contract.arguments import MAX_WAIT, check_known
 from penstock.contract.message import MESSAGE_FIELDS, Message
 from penstock.contract.names import DEFAULT
 from penstock.contract.settings import seconds
-from penstock.errors import InvalidArgument, PenstockError, StoreUnavailable
+from penstock.errors import Advice, InvalidArgument, PenstockError, StoreUnavailable
 from penstock.http.server.tokens import Token
 from penstock.wire import frames, jsons, problems
 
@@ -186,16 +186,18 @@ def _parameters(query: bytes) -> Mapping[str, str]:
 class Problem(Exception):
     """An error of HTTP itself, not of the contract: its name is a key of STATUSES."""
 
-    def __init__(self, error: str, detail: str, headers: bytes = b"") -> None:
-        super().__init__(detail)
+    def __init__(self, error: str, what: str, headers: bytes = b"", advice: Advice | None = None) -> None:
+        super().__init__(what)
         self.error = error
         self.headers = headers
+        self.advice = advice
 
 
 def refusal(problem: Problem, close: bool = False) -> Answer:
     """The answer for an error of HTTP."""
     status = STATUSES[problem.error]
-    return _refusal(status, problems.problem(status, problem.error, str(problem)), problem.headers, close)
+    details = problems.problem(status, problem.error, str(problem), problem.advice)
+    return _refusal(status, details, problem.headers, close)
 
 
 def _refusal(status: int, details: dict[str, Any], headers: bytes = b"", close: bool = False) -> Answer:

@@ -10,7 +10,7 @@ from itertools import chain
 from typing import Any, TypeAlias
 
 from penstock.contract.backend import Histogram
-from penstock.engine.queue import Figures
+from penstock.contract.operations import Figures
 from penstock.errors import PenstockError
 from penstock.http.server.exchange import Answer, Problem, Request, json_answer
 from penstock.version import __version__

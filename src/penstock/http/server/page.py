@@ -10,6 +10,7 @@ from html import escape
 from importlib.resources import files
 from typing import Any
 
+from penstock.contract.refusals import not_found
 from penstock.contract.settings import MAX_COUNT
 from penstock.http.server.exchange import JSON, Answer, Request
 from penstock.http.server.openapi import COMMON, FAILURES, GUARDED, document
@@ -210,7 +211,7 @@ def _met_by(operation: Mapping[str, Any]) -> list[str]:
 
 
 def _errors(document: Mapping[str, Any]) -> str:
-    problem = problems.problem(404, "QueueNotFound", "there is no queue 'jobz': create it first")
+    _, problem = problems.as_problem(not_found("jobz"))
     entries = []
     for name, status, meaning in FAILURES.values():
         ids = [operation["operationId"] for _, _, operation in _operations(document) if name in _met_by(operation)]

@@ -4,6 +4,7 @@ A path is split before it is decoded, so that an encoded `/` or `..` is part of 
 """
 
 import asyncio
+import re
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache, partial
@@ -17,7 +18,7 @@ from penstock.contract.arguments import arguments, checked_consumer
 from penstock.contract.loads import AddToLoad, BeginLoad, TooManyLoads
 from penstock.contract.message import MESSAGE_FIELDS, Message
 from penstock.contract.operation import Operation
-from penstock.contract.operations import Claim, Messages, Peek, Pop
+from penstock.contract.operations import Claim, Messages, OneMessage, Peek, Pop
 from penstock.contract.roles import ADMIN, ANY_ROLE, ANYONE, CONSUME, READ, WRITE
 from penstock.contract.streams import BatchPlan
 from penstock.errors import Forbidden, InvalidArgument
@@ -42,6 +43,8 @@ _BYTES = b"Content-Type: application/octet-stream\r\n"
 _REMEMBERED, _SHORT = 1_024, 512  # requests of consumers that are remembered, and bytes of such a body
 
 _Methods = dict[bytes, Route]
+_BAD_CODE = re.compile(rb"%(?![0-9A-Fa-f]{2})[^/]{0,2}")
+_OWN_ROOT = [b"-", b""]  # not the queue `-`
 _NAMELESS = [b"-", b"api", b"queues", b""]
 _BODY = 16 * 1024 * 1024  # the largest payload
 _BATCH = 64 * 1024 * 1024
@@ -201,7 +204,7 @@ def _answered(request: Request, operation: Operation[Any], result: Any) -> Answe
     if answer.status == 204:
         return Answer(204)
     if answer.kind is Message:
-        if isinstance(operation, Pop):
+        if isinstance(operation, Pop | OneMessage):
             result = [] if result is None else [result]
         return batch_answer(request, result)
     return json_answer(jsons.encode_result(answer, result), answer.status)
@@ -272,7 +275,13 @@ def find(method: bytes, target: bytes) -> tuple[Route, tuple[str, ...], bytes]:
         if target[:1] != b"/":
             target = _path_of(target)
         path, _, query = target.partition(b"?")
-        methods, arguments = _resource(path.split(b"/")[1:])
+        if wrong := _BAD_CODE.search(path):
+            raise Problem(
+                "BadRequest",
+                f"the path has {wrong[0].decode('latin-1')!r}, which is no percent-encoding: two hexadecimal "
+                "digits follow a %, and a % itself is written as %25",
+            )
+        methods, arguments = _resource(_parts(path))
         route = methods.get(b"GET" if method == b"HEAD" else method)
         if route is None or (method == b"HEAD" and route.polls):
             raise _not_allowed(methods)
@@ -284,6 +293,12 @@ def find(method: bytes, target: bytes) -> tuple[Route, tuple[str, ...], bytes]:
 
 async def _refuse(problem: Problem, backend: object, request: Request) -> Answer:
     raise problem
+
+
+def _parts(path: bytes) -> list[bytes]:
+    """The segments of a path. A slash at its end adds none; that of a name is encoded."""
+    parts = path.split(b"/")[1:]
+    return parts[:-1] if parts[-2:-1] not in ([], [b""]) and not parts[-1] and parts != _OWN_ROOT else parts
 
 
 def _resource(parts: list[bytes]) -> tuple[_Methods, list[bytes]]:
@@ -325,4 +340,4 @@ def _not_allowed(methods: _Methods) -> Problem:
 
 @lru_cache(maxsize=4096)
 def _decoded(part: bytes) -> str:
-    return unquote_to_bytes(part).decode("latin-1")  # names that are not ASCII are refused later
+    return unquote_to_bytes(part).decode(errors="replace")  # names that are not ASCII are refused later

@@ -57,12 +57,20 @@ def load(
 ) -> Summary:
     """Put the rows of a source into a queue, or by a column into several: all or none.
 
-    source: a path or URL that Spark reads with `options`; `format` is by default its ending
-    payload_column: the payload; default: the column `payload`, the lines of a text, or the only column
-    payload_json: make the whole row the payload, as JSON
-    priority: a number, or the name of a column
-    headers: columns by the names of the headers that they become
-    queue_column: the queue of each row; `queue` where it is NULL
+    Args:
+        spark: a session
+        source: a path or URL that Spark reads
+        store: the URL of the store
+        queue: the queue of rows that `queue_column` does not send elsewhere
+        format: of the source, as Spark names it; default: by the ending of its name
+        payload_column: the payload; default: the column `payload`, the lines of a text, or the only column
+        payload_json: make the whole row the payload, as JSON
+        priority: a number, or the name of a column
+        headers: columns by the names of the headers that they become
+        queue_column: the column that names the queue of each row
+        options: Spark's options for reading the source
+        id: the name of the run; a run takes effect once
+        dry_run: change nothing
     """
     if queue is None and queue_column is None:
         raise InvalidArgument("into which queue? Name one, or the column that does")

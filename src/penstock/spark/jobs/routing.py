@@ -39,11 +39,14 @@ def route(
 
         penstock.spark.jobs.route(spark, "slate:data?router=off", available_now=True)
 
-    store: a slate store; this process opens it, without its own router, if no other has it open
-    checkpoint: the folder of Spark's checkpoint; by default beside the store
-    rows: log entries in one batch
-    interval: seconds between two batches
-    stopped: called twice a second; True ends the routing
+    Args:
+        spark: a session
+        store: a slate store; this process opens it, without its own router, if no other has it open
+        available_now: stop at the end of the log
+        checkpoint: the folder of Spark's checkpoint; by default beside the store
+        rows: log entries in one batch
+        interval: seconds between two batches
+        stopped: called twice a second; True ends the routing
     """
     if not kind_of(store).has_log:
         raise NotSupported(f"store {store!r} keeps no log: what is published there is put into queues at once")

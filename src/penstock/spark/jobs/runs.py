@@ -39,14 +39,24 @@ _PER_CORE = 4  # tasks per core, so that a slow one does not leave the others id
 
 @dataclass(frozen=True)
 class Summary:
-    """The result of a run, or of a dry run: a table, and notes."""
+    """The result of a run, or of a dry run: a table, and notes.
+
+    Attributes:
+        job: the name of the job
+        id: the name of the run
+        columns: the names of the table's columns
+        rows: the table
+        dry_run: whether nothing was to be changed
+        repeated: whether the run had taken effect before, so that this one did nothing
+        notes: sentences for people
+    """
 
     job: str
     id: str
     columns: Sequence[str]
     rows: Sequence[Sequence[Cell]]
     dry_run: bool = False
-    repeated: bool = False  # the run had taken effect before, so this one did nothing
+    repeated: bool = False
     notes: Sequence[str] = field(default_factory=tuple)
 
     def as_json(self) -> dict[str, Any]:

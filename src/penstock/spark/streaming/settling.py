@@ -104,9 +104,11 @@ def drain(
 
         penstock.spark.drain(spark.readStream.format("penstock")..., write, "checkpoint")
 
-    stream: a DataFrame of readStream, a readStream, or a writeStream without a sink
-    sink: a function of a batch and its number, as in foreachBatch; or the name of a format
-    options: options of that format
+    Args:
+        stream: a DataFrame of readStream, a readStream, or a writeStream without a sink
+        sink: a function of a batch and its number, as in foreachBatch; or the name of a format
+        checkpoint: the folder where Spark keeps how far the query has come
+        options: options of that format
     """
     from pyspark.sql.streaming.readwriter import DataStreamReader, DataStreamWriter
 
@@ -135,12 +137,13 @@ def fail(df: "DataFrame", reason: str | None = None, delay: float = 0) -> int:
         def process(batch, number):
             penstock.spark.fail(batch.where("payload IS NULL"), "no payload")
 
-    df: rows with the column `receipt` of a stream in mode "consume"
-    reason: as in Queue.fail()
-    delay: seconds from the settling of the batch to the next attempt
-
     A message is available again after the delay, or failed for good after its last attempt. If Spark replays the
     batch, the marks of the replay replace these.
+
+    Args:
+        df: rows with the column `receipt` of a stream in mode "consume"
+        reason: as in Queue.fail()
+        delay: seconds from the settling of the batch to the next attempt
     """
     if "receipt" not in df.columns:
         raise InvalidArgument(

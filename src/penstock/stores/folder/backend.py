@@ -10,8 +10,9 @@ from typing import Any, TypeVar
 from penstock.contract.message import Entry, Moved
 from penstock.contract.names import DEFAULT
 from penstock.contract.operation import Operation
+from penstock.contract.refusals import exists_already, not_found
 from penstock.contract.settings import QueueInfo, Settings, whole
-from penstock.engine.backend import check_start, closed, exists_already, not_found
+from penstock.engine.backend import check_start, closed
 from penstock.engine.unowned import Unowned
 from penstock.errors import (
     DiskFull,
@@ -25,11 +26,11 @@ from penstock.errors import (
 from penstock.stores.folder import recovery
 from penstock.stores.folder.catalog import Catalog, Listed
 from penstock.stores.folder.guard import SIZE, Ballast, Guard
-from penstock.stores.folder.layout import QUEUES
+from penstock.stores.folder.layout import DELAY, DONE, FAILED, QUEUES, REMOVE
 from penstock.stores.folder.queue import FolderQueue
 from penstock.stores.folder.recovery import Upkeep
 from penstock.stores.folder.shared import SECOND, Neighbours, Shared, SystemNeighbours
-from penstock.stores.folder.tree import Tree, is_full
+from penstock.stores.folder.tree import Tree, home, is_full
 from penstock.system import processes
 from penstock.system.clock import Clock, SteadyClock, SystemClock
 from penstock.system.files import Disk, SystemDisk
@@ -338,6 +339,29 @@ class FolderBackend(Unowned):
         if refused is not None:
             raise refused
         return moved
+
+    def pack(self, queue: str) -> int:
+        """Unlink what is removed, expired or done of a queue, and no longer needed; how many bytes that frees."""
+        found = self.find(queue)
+        with self._guard:
+            before = self._stored(found)
+            found.bring_back()
+            self._upkeep.reap(found.file)
+            return max(0, before - self._stored(found))
+
+    def stored(self, queue: str) -> int:
+        """The bytes of a queue's files."""
+        found = self.find(queue)
+        with self._guard:
+            return self._stored(found)
+
+    def _stored(self, queue: FolderQueue) -> int:
+        tree = self.shared.tree
+        paths = [f"{home(QUEUES, queue.file)}/{name}" for name in tree.names(home(QUEUES, queue.file))]
+        for folder in (DELAY, FAILED, DONE, REMOVE):
+            paths += [f"{folder}/{name}" for name in tree.names(folder) if name.partition(":")[0] == queue.file]
+        statuses = (tree.status(tree.path(path)) for path in paths)
+        return sum(status.size for status in statuses if status is not None and status.is_file)
 
     def reap(self) -> int:
         """Unlink settled messages that are no longer needed; how many."""

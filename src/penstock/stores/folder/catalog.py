@@ -14,7 +14,7 @@ from typing import Any
 
 from penstock.contract import names
 from penstock.contract.settings import Settings
-from penstock.errors import PenstockError, StoreCorrupt, StoreUnavailable
+from penstock.errors import InvalidName, PenstockError, StoreCorrupt, StoreUnavailable
 from penstock.stores.folder.layout import (
     DELAY,
     DONE,
@@ -95,9 +95,7 @@ class Catalog:
             if self._tree.disk.kind(path) != "folder":
                 self._tree.skip(path, "only folders are queues, and links are not followed: move it away")
             elif name is None:
-                self._tree.skip(
-                    path, "a queue's name is 1 to 255 characters of ASCII 33 to 126, and has no colon here"
-                )
+                self._tree.skip(path, _why_no_queue(file))
             elif (missing := self._missing_settings(file)) is not None:
                 self._refuse(file, missing)
             elif name not in found:
@@ -260,6 +258,15 @@ class Catalog:
         entry["sum"] = _sum(entry)
         path = self._tree.path(f"{folder}/{listed.file}")
         replace_file(self._tree.disk, path, json.dumps(entry, ensure_ascii=False, indent=1).encode())
+
+
+def _why_no_queue(file: str) -> str:
+    """Why a folder in queues/ is no queue, and how to name it."""
+    try:
+        encoded = names.file_name(names.checked(file))
+    except InvalidName as error:
+        return str(error)
+    return f"a queue of that name is the folder {encoded!r} here: rename it, or create it with penstock"
 
 
 def _sum(entry: dict[str, Any]) -> str:

@@ -4,9 +4,10 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any
 
+from penstock.contract import refusals
 from penstock.contract.message import Entry, Moved
 from penstock.contract.settings import HIGHEST_PRIORITY, LOWEST_PRIORITY
-from penstock.errors import InvalidPriority, PayloadTooLarge, QueueFull, QueueNotFound, StoreClosed
+from penstock.errors import InvalidPriority, PayloadTooLarge, QueueNotFound, StoreClosed
 from penstock.stores.folder.admission import NewMessage, deliver, discard, write_manifest, write_new
 from penstock.stores.folder.layout import (
     DELAY,
@@ -99,10 +100,7 @@ class PuttingQueue(WaitingQueue):
         size = self._count_exactly()
         self.admission.counted(size)
         if size + more > limit:
-            raise QueueFull(
-                f"queue {self.name!r} holds {size} of at most {limit} messages; {more} more do not fit: put "
-                "fewer, or retry when consumers have caught up"
-            )
+            raise refusals.full(self.name, size, limit, more)
 
     def _count_exactly(self) -> int:
         """The number of delayed, available and in-flight messages, those that processes are moving included."""

@@ -37,6 +37,7 @@ MQ_CORE = (NEW, QUEUES, DELAY, REMOVE)  # the folders of MQ-Core
 SEEN = (NEW, QUEUES, DELAY, DONE, FAILED, REMOVE)  # the folders for people and other programs
 FOLDERS = (OWN, *SEEN, SETTINGS, HELD, BATCHES, KEYS, LOCKS, LONG, KEPT, DAMAGED)
 
+FILE_HEADER = "file"  # has the name of a file that a person put into a queue
 ABANDONED = "abandoned"  # marks a private folder whose messages its process has given up
 PROBE = "probe"  # a file that tests what the file system can do
 _LEASE = "lease"  # in a private name: the message was in delay/, in flight

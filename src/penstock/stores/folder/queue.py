@@ -449,6 +449,11 @@ class FolderQueue(PuttingQueue):
                 if message is not None and state in (None, message.state):
                     yield message
 
+    def message(self, id: str) -> Message | None:  # noqa: A002 - the contract's word
+        """A message in any state; None if there is none. StoreCorrupt if its checksums are wrong."""
+        self._look_now()
+        return self.view(id)
+
     def attempts(self, id: str) -> list[Attempt]:  # noqa: A002 - the contract's word
         """The attempts at a message."""
         self._look_now()

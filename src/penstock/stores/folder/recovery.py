@@ -15,6 +15,7 @@ Every process that uses a store unlinks some settled messages, at most once a se
 import os
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from functools import cache
 
 from penstock.contract.settings import FIVE_MINUTES
 from penstock.stores.folder import layout, steps
@@ -336,6 +337,13 @@ def _alone(tree: Tree) -> Status | None:
     return there if tree.names(HELD) == [tree.held.rpartition("/")[2]] else None
 
 
+def orphans(tree: Tree) -> list[str]:
+    """The files in long/ that no message names."""
+    there = [name for name in tree.names(LONG) if name != _MARK]
+    named = set(_named(tree)) if there else set()
+    return sorted(set(there) - named)
+
+
 def _named(tree: Tree) -> Iterator[str]:
     """The files in long/ that messages name."""
     for stamp in _stamps(tree):
@@ -383,40 +391,51 @@ class Upkeep:
         recover_dead(self._shared, _gone(self._shared))
         deliver_foreign(self._shared)
 
-    def reap(self) -> int:
-        """Unlink messages that are no longer listed and whose receipts are no longer remembered; how many."""
-        return self._reap(DONE) + self._reap(REMOVE)
+    def reap(self, queue: str | None = None) -> int:
+        """Unlink messages that are no longer listed and whose receipts are no longer remembered; how many.
 
-    def _reap(self, folder: str) -> int:
-        tree, now = self._shared.tree, self._shared.clock.now()
+        `queue`: only those of the queue with that folder, all of them.
+        """
+        return self._reap(DONE, queue) + self._reap(REMOVE, queue)
+
+    def _reap(self, folder: str, queue: str | None = None) -> int:
+        tree, now, keep_done = self._shared.tree, self._shared.clock.now(), cache(self._keep_done)
         reaped = 0
         # Sync moves out of private folders first: else a power failure brings back a name without its file.
         tree.sync(*(f"{HELD}/{process}" for process in tree.names(HELD)))
         for name in tree.names(folder):
-            if reaped >= _MOST:
+            if reaped >= _MOST and queue is None:
                 break
-            parsed = layout.parse_flat(name)
-            if parsed is None and (folder == DONE or ":" not in name):  # MQ-Core's ids may be of any kind
+            if queue is not None and name.partition(":")[0] != queue:
                 continue
-            if folder == DONE and parsed and layout.time_of(layout.order_of(parsed[1])) + FIVE_MINUTES > now:
-                continue  # put less than five minutes ago, so its receipt is still remembered
-            path = tree.path(f"{folder}/{name}")
             try:
-                stamp = tree.stamp_of(path, parsed[1]) if parsed else Stamp(0, stamped=False)
-                if parsed and self._due(folder, path, stamp, parsed[0]) > now:
+                kept = keep_done(name.partition(":")[0]) if folder == DONE else None
+                if (stamp := settled_for_good(tree, folder, name, kept, now)) is None:
                     continue
-                tree.disk.unlink(path)
+                tree.disk.unlink(tree.path(f"{folder}/{name}"))
             except (FileNotFoundError, IsADirectoryError, PermissionError):
                 continue
             reaped += 1
             tree.drop_values(stamp.headers, stamp.reason, stamp.history)
         return reaped
 
-    def _due(self, folder: str, path: str, stamp: Stamp, queue: str) -> int:
-        """When a settled message is no longer listed, and its receipts are no longer remembered."""
-        tree, repeated = self._shared.tree, FIVE_MINUTES + 60_000
-        if folder == REMOVE:
-            was_settled = stamp.history is not None or stamp.settled_at is not None
-            return tree.until(path) + (repeated if was_settled else 0)
-        kept = self._keep_done(queue)
-        return NEVER if kept is None else tree.settled_at(path, stamp) + max(repeated, milliseconds(kept))
+
+def settled_for_good(tree: Tree, folder: str, name: str, kept: float | None, now: int) -> Stamp | None:
+    """The stamp of a file in done/ or remove/ that is no longer listed, and whose receipts are forgotten.
+
+    `kept`: for how long its queue lists done messages. None: it is needed, or is no message. FileNotFoundError.
+    """
+    parsed, repeated = layout.parse_flat(name), FIVE_MINUTES + 60_000
+    if parsed is None:  # in remove/, MQ-Core's ids may be of any kind
+        return Stamp(0, stamped=False) if folder == REMOVE and ":" in name else None
+    _, uid = parsed
+    if folder == DONE and layout.time_of(layout.order_of(uid)) + FIVE_MINUTES > now:
+        return None  # put less than five minutes ago, so its receipt is still remembered
+    path = tree.path(f"{folder}/{name}")
+    stamp = tree.stamp_of(path, uid)
+    if folder == REMOVE:
+        was_settled = stamp.history is not None or stamp.settled_at is not None
+        due = tree.until(path) + (repeated if was_settled else 0)
+    else:
+        due = NEVER if kept is None else tree.settled_at(path, stamp) + max(repeated, milliseconds(kept))
+    return stamp if due <= now else None

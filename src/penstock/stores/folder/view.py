@@ -4,16 +4,17 @@ The index may be a second old, so it decides nothing: a message belongs to the p
 into its private folder, and the attributes that it finds there are true.
 """
 
+import os
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 from penstock.contract.settings import Settings
 from penstock.engine.unowned import UnownedQueue
 from penstock.stores.folder import layout, steps
 from penstock.stores.folder.admission import Admission
 from penstock.stores.folder.index import MessageIndex, Row
-from penstock.stores.folder.layout import DELAY, DONE, FAILED, QUEUES, REMOVE, is_foreign, is_id
+from penstock.stores.folder.layout import DELAY, DONE, FAILED, FILE_HEADER, QUEUES, REMOVE, is_foreign, is_id
 from penstock.stores.folder.shared import STRAYS, FolderWatch, Listing, Shared, names_of
 from penstock.stores.folder.stamps import Stamp
 from penstock.stores.folder.steps import Ending, Won
@@ -140,12 +141,21 @@ class QueueView(UnownedQueue):
         for (_, name), uid in zip(sorted(found), self._tree.next_ids(self._clock.now(), len(found)), strict=True):
             path = self._place(QUEUES, name)
             try:
+                self._keep_name(path, name, uid)
                 if self._tree.move(path, self._place(QUEUES, uid)):
                     ids.append(uid)
             except PermissionError:
                 if self._tree.is_ours(path):  # then the folder is write-protected, not the file
                     raise
         return ids
+
+    def _keep_name(self, path: str, name: str, uid: str) -> None:
+        """Keep the name of a person's file as the header `file`, where the file can have headers."""
+        with suppress(OSError):  # gone, another user's, or the disk is full
+            stamp = self._tree.stamp_of(path, uid)
+            if self._tree.has_attributes and not stamp.stamped and stamp.headers is None:
+                shown = os.fsencode(name).decode(errors="replace")
+                self._tree.stamp(path, {"headers": self._tree.keep_value({FILE_HEADER: shown}).encode()})
 
     def _load(self, folder: str, uid: str) -> bool:
         """Add a message of another process or a person to the index; False: its id is in the future."""

@@ -267,7 +267,7 @@ def read(found: Sequence[Extent], queue: str, is_closed: Callable[[], bool]) -> 
             path = "memory" if file is None else file.path
             raise StoreCorrupt(
                 f"a message of queue {queue!r} is damaged, at offset {offset} of {path!r} or little "
-                "after: its checksum is wrong. Put that file back from a copy, or remove() the message; "
+                "after: its checksum is wrong. Put that file back from a copy, or remove the message; "
                 "`penstock doctor` finds all that are damaged"
             ) from None
     return read

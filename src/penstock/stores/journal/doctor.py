@@ -4,7 +4,6 @@ It takes no lock. If another process has the store open, the end of a journal ma
 """
 
 import os
-import shlex
 from collections.abc import Container, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import asdict
@@ -13,8 +12,9 @@ from typing import Any
 from penstock.contract.examination import Examination, Finding, QueueExamination, note, problem
 from penstock.errors import StoreCorrupt, StoreUnavailable
 from penstock.rules.ledger import Ledger
-from penstock.rules.rows import IN_FLIGHT, Page
-from penstock.rules.state import State, StateSnapshot
+from penstock.rules.rows import Page
+from penstock.rules.state import StateSnapshot
+from penstock.stores.examining import plural, times, word
 from penstock.stores.journal import bodies, kestrel
 from penstock.stores.journal.catalog import FOLDER, LOST, PUT_BACK, Catalog, Entry, queue_of
 from penstock.stores.journal.files import PLACE_BITS, Segment, is_temporary, journals, offset_of, replay_order
@@ -72,7 +72,7 @@ def _check_messages(
 ) -> None:
     """Examine the messages that opening will find; `damage` is covered by the saved index."""
     ledger = reading.ledger
-    found.findings += _times(ledger.state, now)
+    found.findings += times(ledger.state, now)
     ledger.state.advance(now)
     snapshot = ledger.state.snapshot()
     damaged = dict(damaged_bodies(snapshot, journal.segments))
@@ -110,14 +110,14 @@ def _is_whole(segment: Segment, offset: int, page: Page, row: int) -> bool:
 
 def _all_whole(found: QueueExamination) -> Finding:
     counted = sum(found.counts.values())
-    return Finding("ok", f"{_plural(found.groups, 'group')} and {_plural(counted, 'message')}, all of them whole")
+    return Finding("ok", f"{plural(found.groups, 'group')} and {plural(counted, 'message')}, all of them whole")
 
 
 def _damage(journal: FoundJournal, reading: Reading, damage: Damage) -> Finding:
     before, after = left_of(journal.segments, reading, damage)
     text = (
         f"{damage.why}. Opening is refused (StoreCorrupt) and changes nothing. "
-        f"{_plural(before, 'message')} can be saved from before that place, {after:,} from after it"
+        f"{plural(before, 'message')} can be saved from before that place, {after:,} from after it"
     )
     if damage.position == len(journal.segments):
         return problem(text, "put back the right files from a copy")
@@ -136,12 +136,12 @@ def _damage(journal: FoundJournal, reading: Reading, damage: Damage) -> Finding:
 def _indexed_damage(journal: FoundJournal, damage: Damage, damaged: dict[int, tuple[str, int]]) -> Finding:
     text = f"{damage.why}. The store opens all the same, as the snapshot of the queue's index stands for that part"
     path, offset = journal.segments[damage.position].file.path, damage.offset
-    pack = f"`penstock pack {_word(journal.name)}` writes the journal anew"
+    pack = f"`penstock pack {word(journal.name)}` writes the journal anew"
     if not damaged:
         return problem(f"{text}; no message is damaged", pack, path, offset)
     return problem(
         f"{text}. {_named(damaged)} cannot be read any more",
-        f"put {os.path.basename(path)} back from a copy; without one, `penstock remove {_word(journal.name)} "
+        f"put {os.path.basename(path)} back from a copy; without one, `penstock remove {word(journal.name)} "
         f"{' '.join(_ids(damaged))}`, then {pack}",
         path,
         offset,
@@ -152,7 +152,7 @@ def _damaged_bodies(journal: FoundJournal, damaged: dict[int, tuple[str, int]]) 
     path, offset = next(iter(damaged.values()))
     return problem(
         f"{_named(damaged)} cannot be read: the checksum of the body is wrong",
-        f"put {os.path.basename(path)} back from a copy, or `penstock remove {_word(journal.name)} "
+        f"put {os.path.basename(path)} back from a copy, or `penstock remove {word(journal.name)} "
         f"{' '.join(_ids(damaged))}`",
         path,
         offset,
@@ -164,7 +164,7 @@ def _torn(reading: Reading, holder: str | None) -> Iterator[Finding]:
         return
     segment, rest = reading.torn
     path, count = segment.file.path, len(rest.data.rstrip(b"\x01"))
-    text = f"{os.path.basename(path)} ends with {_plural(count, 'byte')} that are no whole group"
+    text = f"{os.path.basename(path)} ends with {plural(count, 'byte')} that are no whole group"
     if holder is not None:
         yield note(f"{text}: the store is open, and may just write there", "", path, rest.offset)
         return
@@ -183,7 +183,7 @@ def _adopt(reading: Reading, now: int) -> Iterator[Finding]:
         path = segment.file.path
         yield problem(
             f"{os.path.basename(path)}, which another program wrote, cannot be read from offset {offset} on. "
-            f"Opening keeps what is before and moves the other {_plural(segment.size - offset, 'byte')} to "
+            f"Opening keeps what is before and moves the other {plural(segment.size - offset, 'byte')} to "
             ".penstock/quarantine",
             "put it back from a copy, or, if a Kestrel 2.x wrote it, give the store as journal:DIR?dialect=2.x",
             path,
@@ -197,10 +197,10 @@ def _adopt(reading: Reading, now: int) -> Iterator[Finding]:
     taken = before + brought - ledger.state.size()
     reading.ledger = _reloaded(ledger)  # opening reads the packed file that it has written
     reading.ledger.state.advance(now)
-    took = f" and took {_plural(taken, 'message')} of ours" if taken else ""
+    took = f" and took {plural(taken, 'message')} of ours" if taken else ""
     yield note(
-        f"another program, as Kestrel, wrote {_plural(len(reading.foreign), 'entry', 'entries')}, which brought "
-        f"{_plural(brought, 'message')}{took}",
+        f"another program, as Kestrel, wrote {plural(len(reading.foreign), 'entry', 'entries')}, which brought "
+        f"{plural(brought, 'message')}{took}",
         "nothing: opening makes them ours, in a file that Kestrel can still read; copy the folder first if it "
         "must stay as it is",
     )
@@ -214,28 +214,6 @@ def _reloaded(ledger: Ledger) -> Ledger:
     reloaded.streams.load(snapshot.streams)
     reloaded.state.load(snapshot)
     return reloaded
-
-
-def _times(ledger: State, now: int) -> Iterator[Finding]:
-    """Leases and retentions that have ended since the last record."""
-    ended = expired = 0
-    for seq in ledger.listed(None, 0, ledger.size()):
-        page, at = ledger.rows.locate(seq)
-        in_flight = page.state[at] == IN_FLIGHT
-        if in_flight and not page.for_claims(at).ends_at[at]:
-            continue  # a stream holds it, whatever the time
-        if 0 < page.expires_at[at] <= now:
-            expired += 1
-        elif in_flight and page.for_claims(at).ends_at[at] <= now:
-            ended += 1
-    if ended:
-        yield note(
-            f"the leases of {_plural(ended, 'message')} ended without an ack",
-            "nothing: each is available again, or failed if that was its last attempt; a consumer may have died, "
-            "or need a longer lease",
-        )
-    if expired:
-        yield note(f"{_plural(expired, 'message')} expired", "nothing: packing takes them out of the files")
 
 
 def _behind(reading: Reading, now: int) -> Iterator[Finding]:
@@ -261,26 +239,17 @@ def _worth_packing(found: QueueExamination) -> Iterator[Finding]:
     if found.packing_frees >= max(_WORTH_PACKING, found.bytes // 2):
         yield note(
             f"packing would free about {found.packing_frees:,} of {found.bytes:,} bytes",
-            f"nothing: the store packs by itself when it is worth it; `penstock pack {_word(found.name)}` does it "
+            f"nothing: the store packs by itself when it is worth it; `penstock pack {word(found.name)}` does it "
             "now",
         )
 
 
 def _named(damaged: dict[int, tuple[str, int]]) -> str:
-    return f"{_plural(len(damaged), 'message')} ({', '.join(_ids(damaged))})"
+    return f"{plural(len(damaged), 'message')} ({', '.join(_ids(damaged))})"
 
 
 def _ids(damaged: dict[int, tuple[str, int]]) -> list[str]:
     return [*map(str, list(damaged)[:_SHOWN]), *(["..."] if len(damaged) > _SHOWN else [])]
-
-
-def _word(name: str) -> str:
-    """A queue's name as an argument on the command line."""
-    return ("-- " if name.startswith("-") else "") + shlex.quote(name)
-
-
-def _plural(count: int, noun: str, many: str = "") -> str:
-    return f"{count:,} {noun if count == 1 else many or noun + 's'}"
 
 
 class _Subfolder(Catalog):

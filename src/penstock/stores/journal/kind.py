@@ -2,10 +2,11 @@
 
 import os
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import asdict
 from typing import Any, NamedTuple
 
+from penstock.contract.dumps import Piece
 from penstock.contract.examination import Examination
 from penstock.contract.kinds import Copy, Kind, Options, folder_has, names_in, split
 from penstock.contract.tables import Packer, Tables
@@ -114,6 +115,11 @@ class JournalKind(Kind):
         from penstock.stores.journal.doctor import examine
 
         return examine(folder_of(url), dialect=dialect_of(url))
+
+    def dump(self, url: str, dialect: Any) -> Iterator[Piece]:
+        from penstock.stores.journal.dumping import dump
+
+        return dump(split(url)[1], dialect)
 
     def backup(self, url: str, dest: str, verify: bool, progress: Callable[[int, int], object] | None) -> Copy:
         from penstock.stores.journal.backup import backup

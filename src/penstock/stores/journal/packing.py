@@ -121,7 +121,7 @@ def refuse(error: BaseException, path: str) -> None:
     This is a function because a frame that has its own exception in a variable would keep its files open.
     """
     if isinstance(error, bodies.Damaged):
-        raise StoreCorrupt(f"{error}. Put that file back from a copy, or remove() the message") from error
+        raise StoreCorrupt(f"{error}. Put that file back from a copy, or remove the message") from error
     if isinstance(error, OSError) and is_full(error):
         raise DiskFull(
             f"no space to pack {path!r}, and nothing was lost: settle messages, or free some"

@@ -127,7 +127,7 @@ class Scan:
             raise StoreCorrupt(
                 f"message {rows['seq'][row]} of queue {queue!r} is damaged, at offset {offset[row]} of "
                 f"{self._files[self._number][1]!r}: its checksum is wrong. Put that file back from a copy, or "
-                "remove() the message; `penstock doctor` finds all that are damaged"
+                "remove the message; `penstock doctor` finds all that are damaged"
             )
 
 

@@ -7,12 +7,14 @@ open. If none has, the rows are those that opening would find: opening goes back
 import json
 import os
 import re
+import struct
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, suppress
 from dataclasses import dataclass, field
 from typing import Any
 
+from penstock.contract.dumps import Piece, damaged
 from penstock.contract.examination import Examination, Finding
 from penstock.contract.message import STATES
 from penstock.errors import InvalidArgument, PenstockError, StoreCorrupt, StoreUnavailable
@@ -73,9 +75,12 @@ _RESTORE_FILES = "put these files back from a backup"
 
 def rows(folder: str | os.PathLike[str]) -> Iterator[tuple[bytes, bytes]]:
     """Every row of the store in a folder, which may be open; nothing is changed."""
+    return _rows(Folder(os.fspath(folder), "never"))
+
+
+def _rows(place: Folder | BucketPlace) -> Iterator[tuple[bytes, bytes]]:
     ffi = binding.load()
-    store = Folder(os.fspath(folder), "never").object_store()
-    reader = blocking(ffi.DbReaderBuilder("db", store).build(), _SECONDS)
+    reader = blocking(ffi.DbReaderBuilder(place.path, place.object_store()).build(), _SECONDS)
     try:
         scan = reader.scan(ffi.KeyRange(start=b"\x00", start_inclusive=True, end=b"\xff", end_inclusive=True))
         iterator = blocking(scan, _SECONDS)
@@ -94,6 +99,20 @@ def dump(folder: str | os.PathLike[str]) -> Iterator[str]:
         yield f"{name}: {decoded if len(decoded) <= 300 else decoded[:300] + ' ...'}"
         yield f"    {readable(key)}"
         yield f"    {readable(value[:200])}{' ...' if len(value) > 200 else ''}".rstrip()
+
+
+def pieces(url: str) -> Iterator[Piece]:
+    """Every row of a store as a decoded record, for `penstock dump`; a row that cannot be decoded is damage."""
+    if not snapshot.exists(url):
+        raise PenstockError(f"there is no slate store at {url!r}: check the name")
+    for key, value in _rows(snapshot.place_at(url)):
+        try:
+            parsed = parse_key(key)
+            name, decode = _DECODERS[parsed.kind]
+            known = {field: each for field, each in parsed._asdict().items() if each and field != "kind"}
+            yield Piece(name, {**known, "record": decode(value), "size": len(value), "key": key.hex(" ")})
+        except (PenstockError, ValueError, LookupError, struct.error) as error:
+            yield damaged(None, f"the record with the key {readable(key)} cannot be read: {error}", len(value))
 
 
 def readable(data: bytes) -> str:

@@ -69,6 +69,8 @@ class Found:
 class Folder(Place):
     """The files of a store in a folder."""
 
+    path = _DB  # of the database, in the object store
+
     def __init__(self, folder: str, sync: str) -> None:
         self.folder = os.path.abspath(folder)
         self.what = f"the store {self.folder!r}"

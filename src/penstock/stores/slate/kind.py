@@ -4,11 +4,12 @@ import errno
 import hashlib
 import os
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from typing import Any
 
 from penstock.contract.backend import Backend
+from penstock.contract.dumps import Piece
 from penstock.contract.examination import Examination
 from penstock.contract.kinds import Copy, Kind, Options, folder_has, names_in, split
 from penstock.contract.tables import Packer, Tables
@@ -80,6 +81,11 @@ class SlateKind(Kind):
         from penstock.stores.slate.doctor import examine
 
         return examine(url)
+
+    def dump(self, url: str, dialect: Any) -> Iterator[Piece]:
+        from penstock.stores.slate.doctor import pieces
+
+        return pieces(url)
 
     def backup(self, url: str, dest: str, verify: bool, progress: Callable[[int, int], object] | None) -> Copy:
         from penstock.stores.slate.backups import backup

@@ -5,17 +5,17 @@ file is named after its queue, percent-encoded. A queue whose name is too long, 
 only, has a file name with `%_`, and the comment at the top of the file has the queue's name.
 """
 
-import errno
 import logging
 import os
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack, suppress
 from typing import TYPE_CHECKING
 
 from penstock.contract import names
 from penstock.contract.message import PUBLISH_HEADER, Entry, Moved
+from penstock.contract.refusals import exists_already, not_found, protected
 from penstock.contract.settings import QueueInfo, Settings
-from penstock.engine.backend import check_start, closed, exists_already, not_found
+from penstock.engine.backend import check_start, closed
 from penstock.engine.unowned import Unowned, stopped
 from penstock.errors import (
     DiskFull,
@@ -28,11 +28,20 @@ from penstock.errors import (
     StoreClosed,
     StoreUnavailable,
 )
+from penstock.stores.text.catalog import (
+    SUFFIX,
+    errors_of_the_disk,
+    files_of_queues,
+    has_file,
+    is_text_file,
+    path_of,
+    queue_of,
+    stem_of,
+)
 from penstock.stores.text.files import MutexLock, Sync, mutex_of
-from penstock.stores.text.format import parse
 from penstock.stores.text.locking import Poller
 from penstock.stores.text.queue import TextFileQueue
-from penstock.stores.text.variables import read_head, write_head
+from penstock.stores.text.variables import write_head
 from penstock.stores.text.view import Shown, shown
 from penstock.system import processes
 from penstock.system.clock import Clock, SteadyClock, SystemClock
@@ -44,7 +53,6 @@ from penstock.system.files import (
     make_folder,
     refusal,
     replace_file,
-    status_if_there,
     unavailable,
 )
 from penstock.system.threads import SystemThreads, Threads
@@ -52,10 +60,8 @@ from penstock.system.threads import SystemThreads, Threads
 if TYPE_CHECKING:
     from penstock.stores.text.snapshot import Snapshot
 
-SUFFIX = ".tq"
 _LONGEST = 200  # bytes of a file name
 _log = logging.getLogger("penstock")
-_STRAY = (errno.EISDIR, errno.ENXIO, errno.EACCES, errno.EPERM, errno.ELOOP)  # errors of files that are no queues
 
 
 class TextBackend(Unowned):
@@ -99,45 +105,13 @@ class TextBackend(Unowned):
 
     def _files(self) -> dict[str, str]:
         """The names of all queues, and the path of each."""
-        found: dict[str, str] = {}
-        with _errors_of_the_disk(self._folder):
-            files = sorted(self._disk.listdir(self._folder))
-        for file in files:
-            if not file.endswith(SUFFIX) or file == SUFFIX:
-                continue
-            path = os.path.join(self._folder, file)
-            name = queue_of(file)
-            try:
-                if not self._has_file(path):
-                    continue  # just removed, or a dangling link
-                self._disk.real(path)
-                if name is None:
-                    name = self._said_name(path) or file.removesuffix(SUFFIX)[:255]
-            except OSError as error:
-                if error.errno not in _STRAY:  # it may be a queue
-                    raise unavailable(path, error) from error
-                self._skip(path, error)
-                continue
-            found.setdefault(name, path)
-        return found
-
-    def _has_file(self, path: str) -> bool:
-        """Whether a path is a file, or a link to one; OSError if it is a folder, a pipe or a device."""
-        there = status_if_there(self._disk, path)
-        if there is not None and (there.is_folder or not there.is_file):
-            raise OSError(errno.EISDIR if there.is_folder else errno.ENXIO, "", path)
-        return there is not None
+        return files_of_queues(self._folder, self._disk, self._skip)
 
     def _skip(self, path: str, error: OSError | StoreUnavailable) -> None:
         """Log once that a file is not a queue, or may not be read."""
         if path not in self._skipped:
             self._skipped.add(path)
             _log.warning("skipped: %s", refusal(path, error) if isinstance(error, OSError) else error)
-
-    def _said_name(self, path: str) -> str | None:
-        with suppress(FileNotFoundError), self._disk.open(path, follow=True) as file:
-            return read_head(parse(file.read(0, 100_000)).entries)[1]
-        return None
 
     # Queues
 
@@ -147,7 +121,7 @@ class TextBackend(Unowned):
             self._check_open()
             if queue in self._files():
                 raise exists_already(queue)
-            with _errors_of_the_disk(self._folder):
+            with errors_of_the_disk(self._folder):
                 file = names.new_file(queue, self._disk.listdir(self._folder), _LONGEST, 2, SUFFIX)
             path = os.path.join(self._folder, file)
             self._create(queue, path, write_head(settings, queue if names.CHOSEN in file else None))
@@ -180,7 +154,7 @@ class TextBackend(Unowned):
     def delete(self, queue: str) -> None:
         """Delete a queue's file, or the symbolic link to it."""
         working, path = self.find(queue), self._files().get(queue)
-        with _errors_of_the_disk(working.path):
+        with errors_of_the_disk(working.path):
             link = path if path is not None and self._disk.kind(path) == "link" else None
         working.delete(link)
         with self._lock:
@@ -228,7 +202,7 @@ class TextBackend(Unowned):
             return self._queues.setdefault(queue, self._working(queue, path))
 
     def _working(self, queue: str, path: str) -> TextFileQueue:
-        with _errors_of_the_disk(path):
+        with errors_of_the_disk(path):
             path = self._disk.real(path)
         return TextFileQueue(
             queue, path, self._disk, self._clock, self._threads, self._sync, self._poller.watch, self._fail
@@ -259,7 +233,7 @@ class TextBackend(Unowned):
             for name in sorted(self.files()):  # locked in the order of names, so that there is no deadlock
                 queue = self.find(name)
                 with suppress(QueueNotFound, StoreUnavailable):  # queues() logs those
-                    with _errors_of_the_disk(queue.path):
+                    with errors_of_the_disk(queue.path):
                         mutex = mutex_of(queue.path, self._disk)
                     if mutex in paths:
                         continue  # another name of the same file
@@ -349,19 +323,19 @@ class FileBackend(TextBackend):
 
     def __init__(self, path: str, clock: Clock, sync: str, disk: Disk, threads: Threads | None = None) -> None:
         self._path = path
-        self.only = queue_of(os.path.basename(path)) or os.path.basename(path).removesuffix(SUFFIX)
+        self.only = queue_of(os.path.basename(path)) or stem_of(os.path.basename(path))
         super().__init__(os.path.dirname(path) or ".", clock, sync, disk, threads)
 
     def _prepare(self) -> None:
         self._make_folder()
-        with _errors_of_the_disk(self._path):
-            is_there, real = self._has_file(self._path), self._disk.real(self._path)
+        with errors_of_the_disk(self._path):
+            is_there, real = has_file(self._path, self._disk), self._disk.real(self._path)
         if not is_there:
             with suppress(QueueExists):
                 self._create(self.only, real, b"")
 
     def _files(self) -> dict[str, str]:
-        with _errors_of_the_disk(self._path):
+        with errors_of_the_disk(self._path):
             return {self.only: self._path} if self._disk.exists(self._path) else {}
 
     def find(self, queue: str) -> TextFileQueue:
@@ -376,7 +350,8 @@ class FileBackend(TextBackend):
 
     def delete(self, queue: str) -> None:
         self.find(queue)
-        raise QueueProtected(f"queue {queue!r} is the store: empty it with purge(), or remove {self._path!r}")
+        what = f"queue {queue!r} is the store, the file {self._path!r}, and cannot be deleted"
+        raise QueueProtected(what, protected(queue).advice)
 
 
 def open_text(
@@ -388,37 +363,8 @@ def open_text(
     threads: Threads | None = None,
 ) -> TextBackend:
     """Open or make `text:DIR`, or a path that ends in `.tq`."""
-    path = url[len("text:") :] if url[:5].lower() == "text:" else url
+    path = path_of(url)
     if not path:
         raise InvalidArgument("text: without a folder; give text:DIR, or NAME.tq")
-    kind = FileBackend if path.endswith(SUFFIX) else TextBackend
+    kind = FileBackend if is_text_file(path) else TextBackend
     return kind(path, clock or SystemClock(), sync, disk or SystemDisk(), threads)
-
-
-@contextmanager
-def _errors_of_the_disk(path: str) -> Iterator[None]:
-    """Turn errors of the disk into StoreUnavailable; FileNotFoundError stays."""
-    try:
-        yield
-    except FileNotFoundError:
-        raise
-    except OSError as error:
-        raise unavailable(path, error) from error
-
-
-def queue_of(file: str) -> str | None:
-    """The queue of a file name; None if the name is in the file."""
-    stem = file.removesuffix(SUFFIX)
-    if names.CHOSEN in stem:
-        return None
-    decoded, at = "", 0
-    while at < len(stem):
-        digits = stem[at + 1 : at + 3]
-        if stem[at] == "%" and len(digits) == 2 and all(digit in "0123456789ABCDEFabcdef" for digit in digits):
-            decoded, at = decoded + chr(int(digits, 16)), at + 3
-        else:
-            decoded, at = decoded + stem[at], at + 1
-    legal = decoded.isascii() and decoded.isprintable() and " " not in decoded and 0 < len(decoded) <= 255
-    return (
-        decoded if legal else "".join(each if "!" <= each <= "~" else f"%{ord(each):02X}" for each in stem)[:255]
-    )

@@ -12,7 +12,8 @@ processes see until the machine stops, and the next process writes both files ag
 import errno
 import logging
 import os
-from collections.abc import Callable, Sequence
+from array import array
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from itertools import accumulate
 from typing import Any
@@ -25,7 +26,7 @@ from penstock.system.clock import rest
 from penstock.system.files import Disk, File, appenders, identity, is_full, status_if_there
 
 SUFFIX = ".mutex"
-_NAME = "penstock.name"
+NAME = "penstock.name"
 
 
 def mutex_of(path: str, disk: Disk) -> str:
@@ -36,7 +37,7 @@ def mutex_of(path: str, disk: Disk) -> str:
         return path + SUFFIX
     own = os.path.abspath(path)
     try:
-        first = os.fsdecode(disk.attribute(path, _NAME) or b"")
+        first = os.fsdecode(disk.attribute(path, NAME) or b"")
         if first == own:
             return path + SUFFIX
         # The attribute is believed only if it names the same file.
@@ -47,7 +48,7 @@ def mutex_of(path: str, disk: Disk) -> str:
         # A file that an editor has replaced has no attribute: its other name must not get a second mutex file.
         if there.names > 1 and not disk.exists(path + SUFFIX) and _was_used(path, disk):
             raise OSError(errno.EMLINK, os.strerror(errno.EMLINK), path)
-        disk.set_attribute(path, _NAME, os.fsencode(own))  # before anyone can link to it
+        disk.set_attribute(path, NAME, os.fsencode(own))  # before anyone can link to it
     except OSError as error:
         if there.names > 1:
             raise OSError(errno.EMLINK, os.strerror(errno.EMLINK), path) from error
@@ -263,6 +264,48 @@ def _follow(old: File, file: File, end: int, was: tuple[int, int] | None) -> Non
     _log.warning("process %d still has the file open that was %s: what it appends is lost", holders[0], old.path)
 
 
+_BLOCK = 1 << 11  # bytes
+
+
+class KnownBytes:
+    """Hashes of a queue's file as Penstock has left it: they tell an append of another program from an edit.
+
+    They are Python's own: 64 bits with a secret of this process, made in the time that reading the bytes takes.
+    """
+
+    def __init__(self, data: bytes = b"") -> None:
+        self._hashes = array("q")
+        self._rest = b""  # the last bytes, less than a block
+        self.append(data)
+
+    def append(self, data: bytes) -> None:
+        """Add bytes at the end."""
+        data = self._rest + data
+        end = len(data) - len(data) % _BLOCK
+        self._hashes.extend([hash(data[at : at + _BLOCK]) for at in range(0, end, _BLOCK)])
+        self._rest = data[end:]
+
+    def read_again(self, file: File, places: Iterable[tuple[int, int]]) -> None:
+        """Take over what Penstock has written: offsets and sizes."""
+        for block in {
+            block
+            for offset, size in places
+            for block in range(offset // _BLOCK, (offset + max(size, 1) - 1) // _BLOCK + 1)
+        }:
+            if block < len(self._hashes):
+                self._hashes[block] = hash(file.read(block * _BLOCK, _BLOCK))
+            else:
+                self._rest = file.read(len(self._hashes) * _BLOCK, len(self._rest))
+
+    def begin(self, data: bytes) -> bool:
+        """Whether data begins with these bytes."""
+        end = len(self._hashes) * _BLOCK
+        return data[end : end + len(self._rest)] == self._rest and all(
+            hash(data[at : at + _BLOCK]) == each
+            for at, each in zip(range(0, end, _BLOCK), self._hashes, strict=True)
+        )
+
+
 class QueueFiles:
     """The two files of one queue, as bytes."""
 
@@ -273,7 +316,9 @@ class QueueFiles:
         self.lock = MutexLock(path, disk)
         self.inode = -1  # of the queue's file, while it is open
         self.written = False  # whether the queue's file was changed since the last seal
+        self.places: list[tuple[int, int]] = []  # offsets and sizes of bytes that were written in place
         self.changed: int | None = None  # its mtime after that change, if it is known
+        self.read_at: int | None = None  # its mtime when it was read, if nothing was written here since
         self._file: File | None = None
         self.doubtful = False  # whether a write or sync has failed here; the mutex file may not be marked
         self._last_line = HEAD
@@ -308,7 +353,8 @@ class QueueFiles:
 
     def write(self, offset: int, data: bytes) -> None:
         """Overwrite bytes of the queue's file."""
-        self.written, self.changed = True, None
+        self.written, self.changed, self.read_at = True, None, None
+        self.places.append((offset, len(data)))
         self.file.write(offset, data)
 
     def sync_file(self) -> None:
@@ -370,14 +416,18 @@ class QueueFiles:
 
         `end` is the size after Penstock's own changes: bytes that another program appends now make it differ.
         """
-        seal = mutex.Seal(self.inode, end, self._set_back() if self.written else self.file.status().changed)
+        changed = self.read_at
+        if changed is None or self.file.status().changed == changed:
+            changed = self._set_back() if self.written else self.file.status().changed
+        # Else it was edited since it was read: the seal does not fit then, so that the next look notices.
+        seal = mutex.Seal(self.inode, end, changed)
         try:
             self.lock.file.write(0, mutex.write_seal(seal))
         except OSError as error:
             if not is_full(error):
                 raise
             # A new mutex file on a full disk: without a seal, other processes compare the files.
-        self.written, self.changed = False, None
+        self.written, self.changed, self.read_at = False, None, None
         return seal
 
     def _set_back(self) -> int:
@@ -410,7 +460,7 @@ class QueueFiles:
     def forked(self) -> None:
         """In a forked child: close both files, because an open file and its lock are shared with the parent."""
         self.close()
-        self.written, self.changed = False, None
+        self.written, self.changed, self.read_at = False, None, None
 
     def remove(self, link: str | None = None) -> None:
         """Remove both files; or only one name of a queue's file that has others, or only a symbolic link to it."""

@@ -152,7 +152,7 @@ def parse(data: bytes, start: int = 0) -> Document:
     starts = scan(data, start)
     entries: list[Entry] = []
     problems: list[Problem] = []
-    lines = _Lines(data)
+    lines = Lines(data)
     head = starts.offsets[0] if starts.offsets else len(data)
     for offset in _line_offsets(data, 0 if start else _head(data), head):
         what = "continues" if data[offset : offset + 1] == _CONTINUATION else "is a variable of"
@@ -216,7 +216,7 @@ def _control(data: bytes) -> str:
     return data[:4].decode(errors="replace")[0]
 
 
-class _Lines:
+class Lines:
     """Line numbers of offsets, quick if they mostly ascend."""
 
     def __init__(self, data: bytes) -> None:
@@ -224,6 +224,7 @@ class _Lines:
         self._offset = self._line = 0
 
     def at(self, offset: int) -> int:
+        """The number of the line that an offset is in."""
         if offset < self._offset:
             self._offset = self._line = 0
         self._line += self._data.count(_NEWLINE, self._offset, offset)

@@ -19,6 +19,7 @@ JSON of a line, each part only if it is not empty:
     settled   [receipt, how] of settled receipts, which can be repeated for five minutes
     keys      [key, id, until] of messages that left the file
     seen      [offset, time]: people's messages before that offset were received at that time
+    texts     [crc, n]: n messages of people have the same text by now, as their notes would say
     all       true in the first line of a rewritten file: earlier lines are forgotten
 
 A program ignores parts that it does not know. Without the mutex file, a queue still has the states and leases that
@@ -143,6 +144,10 @@ def read(data: bytes, start: int, before: Memory = EMPTY) -> Memory:
                     for receipt, how, *when in content.get("settled", ())]  # fmt: skip
         keys += [(key, each, until) for key, each, until in content.get("keys", ())]
         seen += [(place, time) for place, time in content.get("seen", ())]
+        counts = dict(content.get("texts", ()))
+        for note in notes.values() if counts else ():
+            if note.id is None and note.crc in counts:
+                note.twin = (note.twin[0], counts[note.crc])
         is_pending = data[offset : offset + 1] == PENDING
         pending = frozenset(note.offset for note in fresh) if is_pending else frozenset()
         born = frozenset(content.get("born", ())) if is_pending else frozenset()

@@ -20,7 +20,17 @@ from penstock.rules.ledger import Receipt
 from penstock.rules.records import Put, Record, Restore
 from penstock.rules.state import ACKED, FAILED_ATTEMPT, RELEASED
 from penstock.stores.text.files import is_appended
-from penstock.stores.text.format import COMMENT, FAILED, PROCESSED, QUEUED, Entry, dropped, parse, without
+from penstock.stores.text.format import (
+    COMMENT,
+    FAILED,
+    PROCESSED,
+    QUEUED,
+    Document,
+    Entry,
+    dropped,
+    parse,
+    without,
+)
 from penstock.stores.text.ledger import held_under, noted
 from penstock.stores.text.locking import LockedQueue, under_lock
 from penstock.stores.text.mutex import Note
@@ -263,7 +273,7 @@ class TextFileQueue(LockedQueue, UnownedQueue):
         self._record(view, now)
         data = kept = self.storage.read_all()
         if settings.keep_done is None:  # every message that is marked as done would be listed from now on
-            kept = self._packed(view, now, data)
+            kept = self._packed(view, now, data)[0]
         if not self.storage.replace_file(replace_head(kept, settings, view.line_end), len(data)):
             raise StoreUnavailable(
                 f"another program has {self.path!r} open to append, and would go on in the old file: try again "
@@ -285,19 +295,19 @@ class TextFileQueue(LockedQueue, UnownedQueue):
             return 0
         self._record(view, now)
         data = self.storage.read_all()
-        kept = self._packed(view, now, data)
-        if len(kept) < len(data) and not self.storage.replace_file(kept, len(data)):
+        kept, moved = self._packed(view, now, data)
+        if len(kept) < len(data) and not self.storage.replace_file(kept, len(data), moved):
             return 0
         return len(data) - len(kept)
 
-    def _packed(self, view: View, now: int, data: bytes) -> bytes:
-        """The file without done and removed messages, whose keys are recorded first."""
-        listed = {view.table.offsets[seq] for seq in view.ledger.state.listed("done", 0, len(view.table.ids))}
-        over = dropped(parse(data), lambda entry: _is_over(entry, listed))
+    def _packed(self, view: View, now: int, data: bytes) -> tuple[bytes, dict[int, int]]:
+        """The file without done and removed messages, whose keys are recorded first; new offsets of the others."""
+        document = parse(data)
+        over = packable(document, view)
         said = {facts(each).id for each in over}
         if keys := [[key, each, until] for key, (each, until) in view.keys.items() if each in said]:
             self.storage.record({"at": now, "keys": keys}, [], [])
-        return without(data, over)
+        return without(data, over), _moved(document, over)
 
     # Listing
 
@@ -317,6 +327,10 @@ class TextFileQueue(LockedQueue, UnownedQueue):
     @under_lock
     def attempts(self, view: View, now: int, id: str) -> list[Attempt]:  # noqa: A002 - the contract's word
         return [each for seq in _seqs(view, [id]) for each in view.ledger.state.attempts(seq)]
+
+    @under_lock
+    def message(self, view: View, now: int, id: str) -> Message | None:  # noqa: A002 - the contract's word
+        return next(iter(self._seen(view, _seqs(view, [id]), None)), None)
 
     def peek(self, n: int, skip: int = 0) -> Iterator[Message]:
         """The next n messages in the order of claims, after `skip` others."""
@@ -401,7 +415,7 @@ class TextFileQueue(LockedQueue, UnownedQueue):
     def _fresh(self, view: View, seq: int) -> Note:
         table, persons = view.table, view.is_persons(seq)
         offset = table.offsets[seq]
-        twin = view.twins.get(offset, (0, 1)) if persons else (0, 1)
+        twin = view.twins.of(offset, table.crcs[seq]) if persons else (0, 1)
         return Note(offset, table.crcs[seq], QUEUED, "", None if persons else table.ids[seq], twin)
 
     def _variable_writes(self, view: View, seq: int, note: Note) -> list[tuple[int, bytes]]:
@@ -444,11 +458,27 @@ def _seqs(view: View, ids: Sequence[str]) -> list[int]:
     return [seq for each in ids if (seq := view.table.by_id.get(each)) is not None]
 
 
-def _is_over(entry: Entry, listed: set[int]) -> bool:
-    """Whether packing drops an entry: done and no longer listed, or removed by Penstock and not by a person."""
-    if entry.control == PROCESSED:
-        return entry.offset not in listed
-    return entry.control == COMMENT and facts(entry).removed
+def packable(document: Document, view: View) -> list[Entry]:
+    """The entries that packing drops: done and no longer listed, or removed by Penstock and not by a person."""
+    listed = {view.table.offsets[seq] for seq in view.ledger.state.listed("done", 0, len(view.table.ids))}
+
+    def is_over(entry: Entry) -> bool:
+        if entry.control == PROCESSED:
+            return entry.offset not in listed
+        return entry.control == COMMENT and facts(entry).removed
+
+    return dropped(document, is_over)
+
+
+def _moved(document: Document, over: Sequence[Entry]) -> dict[int, int]:
+    """The new offsets of the entries that packing keeps."""
+    gone, freed, moved = {each.offset for each in over}, 0, {}
+    for entry in document.entries:
+        if entry.offset in gone:
+            freed += entry.length
+        else:
+            moved[entry.offset] = entry.offset - freed
+    return moved
 
 
 def _numbered(view: View, drafts: Sequence[Draft], now: int) -> tuple[list[str | None], Sequence[Draft]]:

@@ -10,11 +10,19 @@ from contextlib import contextmanager
 from typing import Any
 from zlib import crc32
 
-from penstock.engine.backend import not_found
+from penstock.contract.refusals import not_found
 from penstock.errors import DiskFull, PenstockError, QueueNotFound
 from penstock.stores.text import mutex
-from penstock.stores.text.files import QueueFiles, Sync, append_commented, mutex_of, replace_queue, uncomment
-from penstock.stores.text.format import COMMENT, QUEUED, Document, Entry, line_end, parse, parse_one
+from penstock.stores.text.files import (
+    KnownBytes,
+    QueueFiles,
+    Sync,
+    append_commented,
+    mutex_of,
+    replace_queue,
+    uncomment,
+)
+from penstock.stores.text.format import COMMENT, QUEUED, Document, Entry, Problem, line_end, parse, parse_one
 from penstock.stores.text.ledger import assign_notes
 from penstock.stores.text.mutex import HEAD, Note, note_as_json, seal_of
 from penstock.stores.text.view import View, load
@@ -53,7 +61,8 @@ class TextStorage:
         self._depth = 0  # of nested locks
         self._reseal = False
         self.has_effect = False  # whether this operation has changed the files, so that it cannot be undone
-        self._warned: list[object] = []
+        self._moved: dict[int, int] | None = None  # new offsets of entries, just after packing
+        self._warned: list[Problem] = []
 
     @contextmanager
     def locked(self) -> Iterator[View]:
@@ -156,6 +165,8 @@ class TextStorage:
             if sealed == seal and self._catch_up(view, there.size, noted):
                 view.seal = seal
                 return view
+            if sealed == view.seal and view.mutex_end == noted and self._take_in(view, there):
+                return view
         self._mutex_inode = self._mutex.inode
         self._view = self._load(there, noted)
         return self._view
@@ -171,22 +182,88 @@ class TextStorage:
         if size > view.end:
             if view.end and self._files.file.read(view.end - 1, 1) != b"\n":
                 return False  # the new bytes continue the last line
-            document = parse(self._files.file.read(view.end, size - view.end), view.end)
+            data = self._files.file.read(view.end, size - view.end)
+            document = parse(data, view.end)
             if document.problems:
                 return False
+            view.see(lines.seen)
             self._clock.follow(view.arrive(document.entries, now, self._clock.horizon()), self.path)
+            view.content.append(data)
             view.end, view.ended = size, False
+        else:
+            view.see(lines.seen)
         found = [(seq, note) for note in lines.notes.values() if (seq := view.table.at(note.offset)) is not None]
         assign_notes(view.ledger.state, found)
         for seq, note in found:
             view.table.controls[seq] = ord(note.byte)
             view.keep_note(seq, note)
+        table = view.table
+        view.content.read_again(self._files.file, [(table.offsets[seq], table.lengths[seq]) for seq, _ in found])
         view.settled |= {receipt: (how, when) for receipt, how, when in lines.settled}
         view.keys |= {key: (each, until) for key, each, until in lines.keys}
         if self._clock.follow(lines.at, self._mutex.path):
             view.at = max(view.at, lines.at)
         view.mutex_end = noted
         return True
+
+    def _take_in(self, view: View, there: Status) -> bool:
+        """Add messages that another program has appended to the view; False: read the files whole.
+
+        Only the bytes behind those that are known are parsed. That the file has only grown says nothing: an editor
+        may have changed it as well, within one look. So the bytes before are compared with their hashes.
+        """
+        if there.size <= view.end or self._files.doubtful:
+            return False
+        data = self._files.file.read(0, there.size)
+        known = view.end
+        if len(data) < there.size or data[known - 1 : known] != b"\n" or not data.endswith(b"\n"):
+            return False
+        if not view.content.begin(data):
+            return False
+        document = parse(data[known:], known)
+        if not view.is_plain(document):
+            return False
+        now, modified = self._clock.now(), there.changed // 1_000_000
+        view.end = there.size
+        view.see_new(document.entries, min(modified or now, now))
+        if (twins := view.noted_twins(document.entries)) and not self._note_twins(view, twins, now):
+            return False
+        self._clock.follow(view.arrive(document.entries, now, self._clock.horizon()), self.path)
+        view.content.append(data[known:])
+        view.ended = True
+        self._warn(view.add_problems(document, data.count(b"\n", 0, known)), data)
+        self._seal_anew(there)
+        view.seal = seal_of(there)
+        return True
+
+    def _note_twins(self, view: View, twins: list[tuple[int, int]], now: int) -> bool:
+        """Durably note how many messages read alike; False if there is no space."""
+        try:
+            self._have_room(view, len(twins), SPARE, 0)
+            view.mutex_end = self._files.note(
+                view.mutex_end, {"at": now, "seen": view.new_seen, "texts": twins}, pending=False
+            )
+        except OSError as error:
+            if not is_full(error):
+                raise
+            return False
+        view.at = max(view.at, now)
+        view.seen, view.new_seen = view.seen + view.new_seen, []
+        return True
+
+    def _seal_anew(self, there: Status) -> None:
+        """Seal a file that others have changed, so that a later change within one tick of its mtime differs."""
+        if not self._files.written:
+            self._files.written = abs(self._clock.now() * 1_000_000 - there.changed) < _RACY
+            self._files.read_at = there.changed
+            self._reseal = True
+
+    def _warn(self, problems: Sequence[Problem], data: bytes) -> None:
+        """Log lines that are skipped, once each."""
+        for problem in problems:
+            if problem not in self._warned:
+                line = problem.line or data.count(b"\n", 0, problem.offset) + 1
+                _log.warning("%s line %d is skipped: %s", self.path, line, problem.what)
 
     def _load(self, there: Status, noted: int) -> View:
         """Read both files whole, and complete an operation that a crash has interrupted."""
@@ -195,7 +272,8 @@ class TextStorage:
         memory = mutex.read(head[HEAD:], HEAD)
         if not self._clock.follow(memory.at, self._mutex.path):
             memory = memory._replace(at=0)
-        intact = mutex.read_seal(head) == seal_of(there)
+        sealed = mutex.read_seal(head)
+        intact = sealed == seal_of(there)
         doubtful = head[:HEAD] == mutex.DOUBTFUL or self._files.doubtful
         if doubtful:
             self._files.write_again()
@@ -209,28 +287,29 @@ class TextStorage:
             document = parse(data)
         now, horizon = self._clock.now(), self._clock.horizon()
         modified, damaged = there.changed // 1_000_000 or now, memory.end != max(noted, HEAD)
+        grown = None if sealed is None else len(data) - sealed.size
         view, repairs, rewrite = load(
-            self.name, document, len(data), memory, intact, modified, now, horizon, damaged
+            self.name, document, len(data), memory, intact, modified, now, horizon, damaged, grown, self._moved
         )
         for time in (view.at, view.ahead):
             self._clock.follow(time, self.path)
         view.line_end = line_end(data, document.entries)
-        for problem in view.problems:
-            if problem not in self._warned:
-                line = problem.line or data.count(b"\n", 0, problem.offset) + 1
-                _log.warning("%s line %d is skipped: %s", self.path, line, problem.what)
+        view.content = KnownBytes(data)
+        self._warn(view.problems, data)
         self._warned = list(view.problems)
         for offset, byte in repairs:
             self._files.write(offset, byte.encode())
         if repairs:
             self._files.sync_file()
-        if rewrite or doubtful or memory.end != max(noted, HEAD):  # after its end is a torn line
+        # Processes that know the file by its last seal read it whole if the mutex file is another one.
+        if rewrite or doubtful or damaged or (not intact and memory.lines):
             self._rewrite(view)
+        elif not intact and noted:
+            self._compact(view)
         elif memory.pending or memory.born:
             self._files.note_is_done(memory.last)
-        if not intact and not self._files.written:
-            self._files.written = abs(self._clock.now() * 1_000_000 - there.changed) < _RACY
-            self._reseal = True
+        if not intact:
+            self._seal_anew(there)
         view.seal = seal_of(there)
         return view
 
@@ -266,7 +345,7 @@ class TextStorage:
         kept = SPARE + _EACH * view.ledger.state.waiting()
         try:
             self._have_room(view, len(ids), kept + SPARE // 4, kept)
-            self._files.written, always = True, self._files.sync.always
+            self._files.written, self._files.read_at, always = True, None, self._files.sync.always
             end = view.end if view.ended else None
             offsets = append_commented(self._files.file, entries, always, end, view.line_end)
             if not always:
@@ -288,6 +367,9 @@ class TextStorage:
         view.end, view.ended = offsets[-1] + len(entries[-1]), True
         if offsets[0] != start:
             self._view = None  # another program has appended before it
+            return offsets
+        added = zip(controls or QUEUED * len(entries), entries, strict=True)
+        view.content.append(b"".join(control.encode() + entry[1:] for control, entry in added))
         return offsets
 
     def record(
@@ -395,13 +477,13 @@ class TextStorage:
 
     def _rewrite(self, view: View) -> None:
         """Replace the mutex file by one with the current notes, receipts and keys."""
-        notes = {seq: note for seq, note in view.notes.items() if view.ledger.state.has(seq)}
+        notes = {seq: view.counted(note) for seq, note in view.notes.items() if view.ledger.state.has(seq)}
         content = {
             "at": view.at,
             "all": True,
             "notes": [note_as_json(note) for note in notes.values()],
             "settled": [[receipt, how, when] for receipt, (how, when) in view.settled.items()],
-            "keys": [[key, each, until] for key, (each, until) in view.keys.items()],
+            "keys": [[key, each, until] for key, (each, until) in view.keys.items() if not view.is_kept(each)],
             "seen": view.seen + view.new_seen,
         }
         view.mutex_end, self._room = self._files.rewrite(content), 0
@@ -411,16 +493,30 @@ class TextStorage:
         view.seen, view.new_seen = view.seen + view.new_seen, []
         self._reseal = True
 
-    def replace_file(self, data: bytes, end: int) -> bool:
-        """Replace the queue's file, which had `end` bytes, and drop the view; False if a program appends to it."""
+    def replace_file(self, data: bytes, end: int, moved: dict[int, int] | None = None) -> bool:
+        """Replace the queue's file, which had `end` bytes, and drop the view; False if a program appends to it.
+
+        `moved`: the new offsets of the entries, if that is all that has changed.
+        """
         self._view = None
         try:
-            return replace_queue(self._disk, self.path, self._files.file, data, end)
+            if not replace_queue(self._disk, self.path, self._files.file, data, end):
+                return False
         except OSError as error:
             there = status_if_there(self._disk, self.path)
             if is_full(error) and there is not None and there.inode == self._files.inode:
                 raise self._full() from error
             raise
+        self._moved = moved
+        try:
+            self.current()  # now, while it is known where each entry was
+        except OSError as error:
+            if not is_full(error):
+                raise
+            self._view = None  # the next operation finds the entries by their texts
+        finally:
+            self._moved = None
+        return True
 
     @property
     def names(self) -> int:
@@ -434,8 +530,11 @@ class TextStorage:
     def _seal(self) -> None:
         view = self._view
         if view is not None and self._files.is_open and (self._files.written or self._reseal):
+            if self._files.places:
+                view.content.read_again(self._files.file, self._files.places)
             view.seal = self._files.seal(view.end)
             self._reseal = False
+        self._files.places.clear()
 
     # The end
 

@@ -25,7 +25,7 @@ import base64
 import binascii
 import json
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import fields
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
@@ -49,6 +49,7 @@ _NUMBER = re.compile(r"[-+]?\d+")
 _REMOVED = b"removed"
 _MOST_ATTEMPTS = 1_000_000_000  # leaves room to count on
 _TIMES = (b"received", b"visible", b"expires", b"created")
+_OURS = ("id", "encoding", "priority", "received", "created", "visible", "expires", "key", "attempts", "lease")
 _PLAIN_NAME = re.compile(r'[^\s="][^\s=]*')
 
 
@@ -107,6 +108,39 @@ def facts(entry: Entry) -> Facts:
         bool(_ID.fullmatch(given)) and said.get(b"lease") == _REMOVED.decode(),
         tuple((places[name], f"{name.decode()}={said[name][:80]!r} is not understood") for name in wrong),
     )
+
+
+def oddities(entry: Entry) -> Iterator[tuple[int, str]]:
+    """Offsets of variables that say less than a person may think, beyond `Facts.odd`; each with a text."""
+    seen: set[str] = set()
+    counted, said = facts(entry), entry.variables
+    for variable in said:
+        name, value, odd = variable.name, variable.value, ""
+        if variable.raw.startswith(b"header "):
+            odd = "" if _header(variable) else "a header needs NAME=VALUE, with JSON strings for odd names"
+        elif name in seen and name in _OURS:
+            odd = f"{name}= is there twice, and only the first one counts"
+        elif name == "id" and value and not _ID.fullmatch(value):
+            odd = f"id={value[:80]!r} is not one of Penstock's, 16 hexadecimal digits: the message has no id"
+        elif name == "encoding" and value != "base64":
+            odd = f"encoding={value[:80]!r} is not known: the text is the payload"
+        elif name == "encoding" and not _is_base64(entry.content):
+            odd = "the text is not base64, so that it is the payload as it is"
+        elif name in ("priority", "attempts") and _NUMBER.fullmatch(value):
+            means = counted.priority if name == "priority" else counted.attempts
+            is_same = value.lstrip("-+0") == str(means).lstrip("-0")
+            odd = "" if is_same else f"{name}={value[:80]} is out of range, and means {means}"
+        seen.add(name)
+        if odd:
+            yield variable.offset - 1, odd
+
+
+def _is_base64(content: bytes) -> bool:
+    try:
+        base64.b64decode(content, validate=True)
+    except binascii.Error:
+        return False
+    return True
 
 
 def body(entry: Entry, received_at: int) -> tuple[bytes, dict[str, str], int]:
@@ -329,13 +363,14 @@ def is_head(entry: Entry) -> bool:
     return entry.control == COMMENT and entry.text.strip() == _TITLE
 
 
-def read_head(entries: Iterable[Entry]) -> tuple[Settings, str | None, list[str]]:
-    """The settings, the name if the comment has one, and warnings about values that cannot be parsed."""
+def read_head(entries: Iterable[Entry]) -> tuple[Settings, str | None, list[tuple[int, str]]]:
+    """The settings, the name if the comment has one, and values that cannot be parsed: offset and warning."""
     head = next((entry for entry in entries if is_head(entry)), None)
     if head is None:
         return _USUAL, None, []
     said: dict[str, Any] = {}
-    name, odd = None, []
+    name: str | None = None
+    odd: list[tuple[int, str]] = []
     for variable in head.variables:
         text = unquoted(variable.value)
         if variable.name == "name":
@@ -346,7 +381,7 @@ def read_head(entries: Iterable[Entry]) -> tuple[Settings, str | None, list[str]
             Settings(**{variable.name: value})
         except (KeyError, ValueError, TypeError, PenstockError) as error:
             said.pop(variable.name, None)
-            odd.append(f"{variable.text!r} is no setting: {error}")
+            odd.append((variable.offset - 1, f"{variable.text!r} is no setting: {error}"))
     return Settings(**said), name, odd
 
 

@@ -1,14 +1,13 @@
 """A process's view of a text queue: its ledger, offsets, leases and keys, made from the two files. Pure.
 
-A message that Penstock has put is identified by its id. A person's message has none: it is identified by its text,
-and among messages with the same text by its position, as long as their number stays the same. A message that
-cannot be identified loses its note and its lease: a consumer must never settle another message than its own.
+Lines that a shell has appended are added to a view that is already there, if they are nothing but new messages
+and comments. For all else, such as a line that continues the last message, the files are read whole.
 """
 
 from array import array
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 from zlib import crc32
@@ -18,11 +17,13 @@ from penstock.contract.settings import FIVE_MINUTES, Settings
 from penstock.engine.views import as_seen
 from penstock.rules.ledger import Ledger
 from penstock.rules.rows import AVAILABLE, DELAYED, DONE, FAILED, GONE
+from penstock.stores.text.files import KnownBytes
 from penstock.stores.text.format import COMMENT, PROCESSED, QUEUED, Document, Entry, Problem, parse
 from penstock.stores.text.format import FAILED as CRITICAL
+from penstock.stores.text.identity import Identity, Twins, by_content, in_place
 from penstock.stores.text.ledger import Row, append_row, load_state, packed
 from penstock.stores.text.mutex import Memory, Note, Seal
-from penstock.stores.text.variables import Facts, body, facts, read_head, restoring_writes
+from penstock.stores.text.variables import Facts, body, facts, is_head, read_head, restoring_writes
 
 FAR = 253_402_300_799_000  # the end of the year 9999: delays a message that another program has marked in \mutex=
 
@@ -70,10 +71,11 @@ class View:
     keys: dict[str, tuple[str, int]] = field(default_factory=dict)  # message id and time of expiry by key
     seen: list[tuple[int, int]] = field(default_factory=list)  # [offset, time], as in the mutex file
     new_seen: list[tuple[int, int]] = field(default_factory=list)  # those that are not written yet
-    twins: dict[int, tuple[int, int]] = field(default_factory=dict)  # Note.twin by offset
+    twins: Twins = field(default_factory=Twins)
     at: int = 0  # the latest time in the files
     ahead: int = 0  # the latest time of a message that is too far in the future to be followed
     end: int = 0  # of the queue's file
+    content: KnownBytes = field(default_factory=KnownBytes)  # of the queue's file
     ended: bool = False  # whether a newline is known to be before the end
     line_end: bytes = b"\n"
     mutex_end: int = 0
@@ -113,15 +115,77 @@ class View:
         """Whether a person wrote the message."""
         return "-" in self.table.ids[seq]
 
+    def is_kept(self, id: str) -> bool:  # noqa: A002
+        """Whether the queue's file has the message, and with it its key; that of a comment is not read."""
+        seq = self.table.by_id.get(id)
+        return seq is not None and self.table.controls[seq] != ord(COMMENT)
+
+    def first_seen(self, offset: int) -> int | None:
+        """When a person's message was first seen; its entry has no time."""
+        for seen in (self.seen, self.new_seen):
+            at = bisect_right(seen, offset, key=lambda each: each[0])
+            if at < len(seen):
+                return seen[at][1]
+        return None
+
+    def see(self, seen: Sequence[tuple[int, int]]) -> None:
+        """Take over what another process has noted of when messages were first seen."""
+        self.seen += seen
+        self.new_seen = [each for each in self.new_seen if not self.seen or each[0] > self.seen[-1][0]]
+
+    def see_new(self, entries: Sequence[Entry], modified: int) -> None:
+        """Note when people's messages were first seen that have come since the last time."""
+        known = max([end for end, _ in (*self.seen[-1:], *self.new_seen[-1:])], default=0)
+        persons = (
+            entry
+            for entry in reversed(entries)
+            if entry.control != COMMENT
+            and (entry.variable("received") is None or facts(entry).received_at is None)
+        )
+        last = next(persons, None)
+        if last is not None and last.offset >= known:
+            self.new_seen.append((self.end, modified))
+
+    def counted(self, note: Note) -> Note:
+        """The note with the number of messages that read alike by now."""
+        return note if note.id is not None else replace(note, twin=self.twins.of(note.offset, note.crc))
+
+    def add_problems(self, document: Document, lines: int) -> list[Problem]:
+        """Add the problems of appended entries, which have so many lines above them; the new ones."""
+        new = [problem._replace(line=problem.line + lines) for problem in document.problems]
+        new += _odd(document.entries, map(facts, document.entries))
+        self.problems += new
+        return new
+
+    def is_plain(self, document: Document) -> bool:
+        """Whether appended lines are new messages and comments that change nothing above them."""
+        first = document.entries[0].offset if document.entries else None
+        if any(first is None or problem.offset < first for problem in document.problems):
+            return False  # they continue the last message
+        for entry in document.entries:
+            said = facts(entry)
+            if entry.control not in (QUEUED, COMMENT) or is_head(entry) or said.id or said.lease:
+                return False
+        return len(self.table.ids) > 1  # else the file may get its line ends from them
+
+    def noted_twins(self, entries: Sequence[Entry]) -> list[tuple[int, int]]:
+        """Texts of appended entries that messages with a note have too, and how many will read alike."""
+        added = Counter(crc32(entry.content) for entry in entries)
+        known = {note.crc for note in self.notes.values() if note.id is None}
+        return [(crc, self.twins.counts[crc] + count) for crc, count in added.items() if crc in known]
+
     def arrive(self, entries: Sequence[Entry], now: int, horizon: int) -> int:
-        """Add messages that another process has appended; the latest time of their puts."""
+        """Add entries that another process or a person has appended; the latest time of their puts."""
         latest = 0
         for entry in entries:
-            if entry.control == COMMENT:
-                continue
             said = facts(entry)
+            if entry.control == COMMENT:
+                if said.id is None:
+                    self.twins.add(entry.offset, crc32(entry.content))
+                continue
+            received_at = said.received_at or self.first_seen(entry.offset) or now
             # As if it were new: its note, if it has one, is applied after this.
-            row = _row(replace(entry, control=QUEUED), said, said.received_at or now, self.settings, now, horizon)
+            row = _row(replace(entry, control=QUEUED), said, received_at, self.settings, now, horizon)
             self.add(entry, said, row)
             latest = max(latest, row.received_at)
         return latest
@@ -130,6 +194,8 @@ class View:
         """Add an appended message."""
         crc = crc32(entry.content)
         name = said.id if said.id and said.id not in self.table.by_id else person_id(entry.offset, crc)
+        if name != said.id:
+            self.twins.add(entry.offset, crc)
         self.table.add(entry.offset, entry.length, crc, row.received_at, entry.control, name)
         append_row(self.ledger.state, row)
         if said.key is not None:
@@ -159,11 +225,14 @@ def load(
     now: int,
     horizon: int,
     damaged: bool = False,
+    grown: int | None = None,
+    moved: Mapping[int, int] | None = None,
 ) -> Loaded:
     """Make a view from the entries of the queue's file and the content of the mutex file.
 
     `intact`: only Penstock has changed the file since the last seal. `horizon`: the latest time that is followed.
-    `damaged`: the mutex file has a damaged line, and the lines from there on are lost.
+    `damaged`: the mutex file has a damaged line, and the lines from there on are lost. `grown`: by how many bytes
+    the file has grown since the last seal. `moved`: the new offsets of entries that packing has kept.
     """
     entries = document.entries
     settings, _, odd = read_head(entries)
@@ -187,8 +256,13 @@ def load(
     ]
     latest = max((time for time in times if time <= horizon), default=0)
     now = max(now, latest)
-    notes = (in_place if intact else by_content)(memory.notes.values(), known)
-    rewrite = not intact and bool(memory.lines)
+    if moved is not None:
+        there = [replace(note, offset=moved.get(note.offset, -1)) for note in memory.notes.values()]
+        notes = in_place(there, known)
+    else:
+        there = list(memory.notes.values())
+        notes = in_place(there, known) if intact else by_content(there, known, grown)
+    rewrite = False
     for at, note in list(notes.items()):
         if controls[at] == note.byte:
             continue
@@ -203,24 +277,20 @@ def load(
     for entry, control, each in zip(entries, controls, said, strict=True):
         if each.removed and control == QUEUED:
             repairs += restoring_writes(entry)
-    problems = [*document.problems, *(Problem(1, 0, each) for each in odd)]
-    problems += [
-        Problem(0, *each)
-        for entry, about in zip(entries, said, strict=True)
-        if entry.control != COMMENT
-        for each in about.odd
-    ]
+    problems = [*document.problems, *(Problem(0, *each) for each in odd), *_odd(entries, said)]
     view = View(settings, Ledger(name, settings), Table(), problems, at=max(memory.at, latest), end=size)
-    view.twins = {entries[at].offset: twin for at, twin in twins(known).items()}
-    view.seen = [(min(end, size), time) for end, time in memory.seen]  # bytes after the end will be new messages
+    view.twins = Twins(known)
+    view.seen = sorted(
+        (min(end, size), time) for end, time in memory.seen
+    )  # bytes after the end will be new messages
     settled = {receipt for receipt, _, _ in memory.settled}
-    seen = _ArrivalTimes(view, entries, said, min(modified, now), size)
+    view.see_new(entries, min(modified, now))
     rows: list[Row] = []
     for at, entry in enumerate(entries):
         if controls[at] == COMMENT:
             continue
         each, found = said[at], notes.get(at)
-        received_at = each.received_at if each.received_at is not None else seen.time(entry.offset)
+        received_at = each.received_at if each.received_at is not None else view.first_seen(entry.offset) or 0
         if received_at > horizon:
             view.ahead = max(view.ahead, received_at)
         id_ = known[at].id or person_id(entry.offset, known[at].crc)
@@ -239,7 +309,8 @@ def load(
         rows.append(row)
         view.table.add(entry.offset, entry.length, known[at].crc, received_at, controls[at], id_)
         if found is not None:
-            found = replace(found, offset=entry.offset, twin=view.twins.get(entry.offset, (0, 1)))
+            twin = view.twins.of(entry.offset, known[at].crc) if known[at].id is None else (0, 1)
+            found = replace(found, offset=entry.offset, twin=twin)
             view.keep_note(len(rows), found)
     load_state(view.ledger.state, rows, view.notes, packed(view.notes))
     view.settled = {receipt: (how, when) for receipt, how, when in memory.settled}
@@ -258,21 +329,14 @@ def message_of(view: View, seq: int, entry: Entry) -> Message:
     return message
 
 
-class _ArrivalTimes:
-    """When people's messages were first seen: their entries have no time."""
-
-    def __init__(self, view: View, entries: list[Entry], said: list[Facts], modified: int, size: int) -> None:
-        persons = [
-            entry.offset
-            for entry, each in zip(entries, said, strict=True)
-            if each.received_at is None and entry.control != COMMENT
-        ]
-        if persons and (not view.seen or persons[-1] >= view.seen[-1][0]):
-            view.new_seen.append((size, modified))
-        self._seen = view.seen + view.new_seen
-
-    def time(self, offset: int) -> int:
-        return next((time for end, time in self._seen if offset < end), 0)
+def _odd(entries: Iterable[Entry], said: Iterable[Facts]) -> list[Problem]:
+    """Values in messages that cannot be parsed; their lines are counted when they are shown."""
+    return [
+        Problem(0, *each)
+        for entry, about in zip(entries, said, strict=True)
+        if entry.control != COMMENT
+        for each in about.odd
+    ]
 
 
 def _row(entry: Entry, said: Facts, received_at: int, settings: Settings, now: int, horizon: int) -> Row:
@@ -321,57 +385,6 @@ def _edited(note: Note, control: str, now: int) -> Note | None:
         return Note(note.offset, note.crc, control, "available", note.id, history=note.history, visible_at=now)
     state = "done" if control == PROCESSED else "failed"
     return replace(note, byte=control, state=state, ends_at=now, receipt=None)
-
-
-class Identity(NamedTuple):
-    """The identity of a message in the file."""
-
-    offset: int
-    crc: int
-    id: str | None
-
-
-def in_place(notes: Iterable[Note], entries: Sequence[Identity]) -> dict[int, Note]:
-    """The notes by the position of their entry, in a file that only Penstock has changed."""
-    places = {entry.offset: at for at, entry in enumerate(entries)}
-    found = {}
-    for note in notes:
-        at = places.get(note.offset)
-        if at is not None and entries[at].crc == note.crc:
-            found[at] = note
-    return found
-
-
-def by_content(notes: Iterable[Note], entries: Sequence[Identity]) -> dict[int, Note]:
-    """The notes by the position of their entry, in a file that may have been edited."""
-    ids: dict[str, list[int]] = {}
-    texts: dict[int, list[int]] = {}
-    for at, entry in enumerate(entries):
-        if entry.id is None:
-            texts.setdefault(entry.crc, []).append(at)
-        else:
-            ids.setdefault(entry.id, []).append(at)
-    found = {}
-    for note in notes:
-        if note.id is not None:
-            alike, number, count = ids.get(note.id, []), 0, 1
-        else:
-            alike, (number, count) = texts.get(note.crc, []), note.twin
-        if len(alike) == count:
-            found[alike[number]] = note
-    return found
-
-
-def twins(entries: Sequence[Identity]) -> dict[int, tuple[int, int]]:
-    """Note.twin of people's messages that have the same text as others, by position."""
-    counts = Counter(entry.crc for entry in entries if entry.id is None)
-    seen: Counter[int] = Counter()
-    found = {}
-    for at, entry in enumerate(entries):
-        if entry.id is None and counts[entry.crc] > 1:
-            found[at] = (seen[entry.crc], counts[entry.crc])
-            seen[entry.crc] += 1
-    return found
 
 
 _STATES = {COMMENT: "comment", PROCESSED: "done", CRITICAL: "failed"}
