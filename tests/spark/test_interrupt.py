@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 import penstock
+from penstock.system import processes
 
 ROWS = 200_000
 
@@ -31,7 +32,8 @@ def of_session(leader: int) -> list[int]:
     found = []
     for pid in filter(str.isdigit, os.listdir("/proc")):
         try:
-            if int(pid) != leader and os.getsid(int(pid)) == leader:
+            here = int(pid) != leader and os.getsid(int(pid)) == leader
+            if here and not processes.is_gone(processes.name_of(int(pid))):  # a zombie has ended
                 found.append(int(pid))
         except ProcessLookupError:
             continue
@@ -65,7 +67,7 @@ def interrupted(store: Path, moment: Callable[[int, str], bool]) -> tuple[int, s
     left = of_session(running.pid)
     read()
     os.close(main)
-    assert left == []
+    assert [Path(f"/proc/{pid}/cmdline").read_bytes() for pid in left] == []
     return running.returncode, shown
 
 
