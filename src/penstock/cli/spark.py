@@ -143,18 +143,22 @@ def _cancelling(spark: "SparkSession") -> Iterator[None]:
     """Let Ctrl-C cancel Spark's jobs, so that Spark discards what they have staged. The second raises at once."""
     usual, cancelled = signal.default_int_handler, False
 
-    def cancel(number: int, frame: FrameType | None) -> None:
+    def cancel() -> None:
         nonlocal cancelled
-        signal.signal(signal.SIGINT, usual)
         if not spark.sparkContext.statusTracker().getActiveJobsIds():
-            raise KeyboardInterrupt
+            signal.raise_signal(signal.SIGINT)
+            return
         cancelled = True
         spark.sparkContext.cancelAllJobs()
+
+    def interrupt(number: int, frame: FrameType | None) -> None:
+        signal.signal(signal.SIGINT, usual)
+        threading.Thread(target=cancel, daemon=True).start()  # this thread's connection to Java may be in use
 
     if threading.current_thread() is not threading.main_thread() or signal.getsignal(signal.SIGINT) is not usual:
         yield  # another handler, as that of `route`, ends the command
         return
-    signal.signal(signal.SIGINT, cancel)
+    signal.signal(signal.SIGINT, interrupt)
     try:
         yield
     except Exception:
