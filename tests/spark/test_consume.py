@@ -1,5 +1,6 @@
 """readStream with mode "consume": every message comes out once, whatever Spark repeats."""
 
+import json
 import os
 import time
 from dataclasses import replace
@@ -236,6 +237,40 @@ def test_two_streams_share_a_queue_and_two_queries_never_one_stream(
     assert counts(store) == {}
 
 
+@pytest.mark.parametrize("options", [{"queue": "other"}, {"stream": "weekly"}, {"store": "elsewhere"}])
+def test_the_checkpoint_of_another_stream_is_refused_and_no_stream_is_made(
+    spark: SparkSession, store: Path, tmp_path: Path, options: dict[str, str]
+) -> None:
+    elsewhere = tmp_path / options.pop("store", "store")
+    for url in {store, elsewhere}:
+        with penstock.open(url) as found:
+            for name in {"jobs", "other"} - {info.name for info in found.queues()}:
+                found.create(name).put(b"x")
+    run(consuming(spark, store, maxRowsPerBatch=20).load(), Recorder(), tmp_path / "checkpoint")
+    before = streams(store), streams(elsewhere)
+    with pytest.raises(StreamingQueryException, match="the checkpoint is of stream 'nightly' of queue 'jobs' in"):
+        run(consuming(spark, elsewhere, **options).load(), Recorder(), tmp_path / "checkpoint")
+    assert (streams(store), streams(elsewhere)) == before
+
+
+def test_progress_says_how_many_messages_wait_behind_a_batch(
+    spark: SparkSession, store: Path, tmp_path: Path
+) -> None:
+    query = run(consuming(spark, store, maxRowsPerBatch=20).load(), Recorder(), tmp_path / "checkpoint")
+    latest = [json.loads(str(each["sources"][0]["latestOffset"])) for each in query.recentProgress]
+    assert [(each["batch"], each["behind"]) for each in latest][:3] == [(1, 30), (2, 10), (3, 0)]
+
+
+def test_a_batch_has_as_many_tasks_as_are_asked_for(spark: SparkSession, store: Path, tmp_path: Path) -> None:
+    tasks = []
+
+    def process(rows: DataFrame, number: int) -> None:
+        tasks.append((rows.rdd.getNumPartitions(), rows.count()))
+
+    run(consuming(spark, store, numPartitions=5).load(), process, tmp_path / "checkpoint")
+    assert tasks == [(5, 50)]
+
+
 def test_a_batch_that_is_given_back_replays_empty(spark: SparkSession, store: Path, tmp_path: Path) -> None:
     sink, checkpoint = Recorder(), tmp_path / "checkpoint"
     stream = consuming(spark, store, maxRowsPerBatch=30)
@@ -302,7 +337,9 @@ def test_a_server_is_read_through_its_files(spark: SparkSession, tmp_path: Path)
         ({"stream": ""}, "is no name for a stream"),
         ({"maxRowsPerBatch": "0"}, "whole number from 1 on"),
         ({"startingOffset": "earliest"}, "is for mode follow"),
-        ({"table": "queues"}, "there is no option 'table' of a stream"),
+        ({"table": "queues"}, "there is no option 'table' of a stream; there are store, queue, mode, stream, "),
+        ({"maxrowperbatch": "7"}, r"'maxrowperbatch' of a stream \(is it maxRowsPerBatch\?\); there are store, "),
+        ({"numPartitions": "0"}, "option numPartitions is a whole number from 1 on"),
     ],
 )
 def test_options_that_make_no_sense_are_named(options: dict[str, str], why: str) -> None:

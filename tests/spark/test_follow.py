@@ -1,5 +1,6 @@
 """readStream with mode "follow": what enters a queue, in order, and nothing is taken from it."""
 
+import json
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
@@ -158,3 +159,45 @@ def test_messages_that_were_packed_away_unread_are_an_error_unless_it_is_said_ot
             run(following(spark, folder).load(), sink, checkpoint)
         run(following(spark, folder, failOnDataLoss="false").load(), sink, checkpoint)
         assert sink.ids() == [*ids(1, 5), *ids(9, 10)]
+
+
+def test_the_checkpoint_of_another_queue_is_refused_and_no_follower_is_made(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    with penstock.open(tmp_path / "store") as store:
+        for name in ("jobs", "other"):
+            store.create(name).put_many([b"x"] * 10)
+    run(following(spark, tmp_path / "store").load(), Recorder(), tmp_path / "checkpoint")
+    other = following(spark, tmp_path / "store", queue="other", stream="audit").load()
+    with pytest.raises(StreamingQueryException, match="the checkpoint is of queue 'jobs': follow that one"):
+        run(other, Recorder(), tmp_path / "checkpoint")
+    with penstock.open(tmp_path / "store") as store:
+        assert Streams(store.run).all() == []
+
+
+def test_a_checkpoint_of_an_older_version_names_no_queue_and_goes_on(spark: SparkSession, tmp_path: Path) -> None:
+    with penstock.open(tmp_path / "store") as store:
+        store.create("jobs").put_many([b"x"] * 10)
+    sink, checkpoint = Recorder(), tmp_path / "checkpoint"
+    run(following(spark, tmp_path / "store", maxRowsPerBatch=6).load(), sink, checkpoint)
+    for path in (checkpoint / "offsets").glob("[0-9]"):
+        path.write_text(path.read_text().replace(', "queue": "jobs"', ""))
+        (checkpoint / "offsets" / f".{path.name}.crc").unlink(missing_ok=True)
+    assert '"queue"' not in (checkpoint / "offsets" / "1").read_text()
+    with penstock.open(tmp_path / "store") as store:
+        store.queue("jobs").put(b"one more")
+    run(following(spark, tmp_path / "store").load(), sink, checkpoint)
+    assert sink.batches == {0: [ids(1, 6)], 1: [ids(7, 10)], 2: [ids(11, 11)]}
+
+
+@pytest.mark.parametrize("place", ["journal", "server", "slate"], indirect=True)
+def test_progress_says_how_far_a_follower_is_behind(
+    spark: SparkSession, place: tuple[str, penstock.Store], tmp_path: Path
+) -> None:
+    url, store = place
+    store.queue("jobs").put_many([b"x"] * 30)
+    query = run(
+        following(spark, url, maxRowsPerBatch=20, numPartitions=1).load(), Recorder(), tmp_path / "checkpoint"
+    )
+    latest = [json.loads(str(each["sources"][0]["latestOffset"])) for each in query.recentProgress]
+    assert [each["behind"] for each in latest][:2] == [10, 0]

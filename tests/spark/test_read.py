@@ -174,6 +174,17 @@ def test_messages_in_other_states_are_not_even_read(spark: SparkSession, tmp_pat
         load(spark, tmp_path).collect()
 
 
+@pytest.mark.parametrize("wanted", [1, 3, 7])
+def test_a_read_has_as_many_tasks_as_are_asked_for(spark: SparkSession, place: Place, wanted: int) -> None:
+    store = place.store
+    store.create("many").put_many([b"x"] * 100)
+    store.create("more").put_many([b"y"] * 100)
+    messages = load(spark, place.url, numPartitions=str(wanted))
+    found = messages.rdd.getNumPartitions()
+    assert found == wanted if place.kind == "journal" else 1 <= found <= wanted
+    assert messages.count() == 200
+
+
 # Errors
 
 
@@ -185,7 +196,18 @@ def test_messages_in_other_states_are_not_even_read(spark: SparkSession, tmp_pat
         ({"queue": "two words"}, "", "queue name 'two words' has ' ' at position 3"),
         ({"table": "log"}, "", "table 'log' is for slate stores, and "),
         ({"table": "lost"}, "", "there is no table 'lost'; there are messages, queues, attempts"),
-        ({"tabel": "queues"}, "", "there is no option 'tabel'; there are store, queue, state, table, payload"),
+        (
+            {"tabel": "queues"},
+            "",
+            r"no option 'tabel' of a read \(is it table\?\); there are store, queue, state",
+        ),
+        (
+            {"maxRowPerBatch": "7"},
+            "",
+            r"is it maxRowsPerBatch\?\); .*; readStream also has mode, stream, ",
+        ),
+        ({"maxRowsPerBatch": "7"}, "", "no option 'maxrowsperbatch' of a read; there are store"),
+        ({"numPartitions": "two"}, "", "option numPartitions is a whole number from 1 on, not 'two'"),
         (
             {"state": "done,lost"},
             "",

@@ -6,7 +6,7 @@ import shutil
 from pathlib import Path
 
 import pytest
-from pyspark.errors import StreamingQueryException
+from pyspark.errors import PySparkException, StreamingQueryException
 from pyspark.sql import SparkSession
 
 import penstock
@@ -94,3 +94,32 @@ def test_a_landing_is_remembered_with_the_load_that_brought_it(tmp_path: Path) -
     [file] = (tmp_path / "store/.penstock/sinks").iterdir()
     assert json.loads(file.read_text().splitlines()[0]) == ["s", "another", 6]
     backend.close()
+
+
+@pytest.mark.parametrize(
+    ("options", "mode", "says"),
+    [
+        ({}, "complete", 'output mode "complete" writes the whole result with every batch'),
+        (
+            {"sinkid": "s", "quee": "out"},
+            "append",
+            r"'quee' of a streaming write \(is it queue\?\); there are",
+        ),
+        ({"id": "x"}, "append", "option id is for df.write"),
+        ({"sinkId": ""}, "append", "option sinkId has 0 characters"),
+    ],
+)
+def test_what_a_sink_cannot_do_is_refused_and_nothing_lands(
+    spark: SparkSession, tmp_path: Path, options: dict[str, str], mode: str, says: str
+) -> None:
+    with penstock.open(tmp_path / "store") as store:
+        store.create("out")
+    rows = spark.readStream.format("text").load(str(texts(tmp_path / "texts", 1, 1)))
+    rows = rows.groupBy("value").count() if mode == "complete" else rows
+    query = rows.selectExpr("value AS payload").writeStream.format("penstock").outputMode(mode)
+    query = query.options(store=str(tmp_path / "store"), **{"queue": "out", **options})
+    query = query.option("checkpointLocation", str(tmp_path / "checkpoint")).trigger(availableNow=True)
+    with pytest.raises(PySparkException, match=says):
+        query.start().awaitTermination()
+    with penstock.open(tmp_path / "store") as store:
+        assert store.queue("out").count() == 0

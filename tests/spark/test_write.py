@@ -3,16 +3,19 @@
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
 import penstock
+from penstock.errors import NotSupported
+from penstock.spark.errors import cause
 from tests.spark.stores import KINDS, Place, opened
 
 NOON = datetime(2026, 11, 16, 12, tzinfo=UTC)
@@ -144,7 +147,7 @@ ROWS = [  # of which each is wrong
             "journal",
             "'x' AS payload",
             {"queue": "jobs", "mod": "x"},
-            "'mod'; there are store, queue, id",
+            "'mod' of a write; there are store, queue and id",
         ),
         ("journal", "'x' AS payload", {"queue": "jobs", "id": ""}, "option id has 0 characters"),
         ("slate", "'x' AS payload, 256 AS priority", {"queue": "jobs"}, "takes 0 to 255"),
@@ -245,3 +248,51 @@ def test_what_a_killed_driver_has_staged_is_gone_when_the_store_is_opened(tmp_pa
         assert store.queue().count() == 0
         store.queue().put(b"it goes on")
     assert not list(tmp_path.glob(".penstock/staged/*"))
+
+
+@pytest.mark.parametrize(
+    "write",
+    [
+        lambda rows: rows.write.format("penstock").options(**rows.where).saveAsTable("made"),
+        lambda rows: rows.write.options(**rows.where).saveAsTable("made", format="Penstock", mode="append"),
+        lambda rows: rows.writeTo("made").using("penstock").options(**rows.where).create(),
+        lambda rows: rows.sparkSession.sql("CREATE TABLE made USING penstock"),
+        lambda rows: rows.sparkSession.sql("CREATE TABLE made USING penstock AS SELECT 'x' AS payload"),
+        lambda rows: rows.write.format("penstock").mode("append").save(),
+    ],
+    ids=["saveAsTable", "format", "writeTo", "CREATE TABLE", "CREATE TABLE AS", "save"],
+)
+def test_a_table_of_sparks_catalog_is_refused_with_the_line_that_writes(
+    spark: SparkSession, tmp_path: Path, write: Callable[[Any], object]
+) -> None:
+    with penstock.open(tmp_path) as store:
+        store.create("jobs")
+    rows: Any = spark.range(3).selectExpr("cast(id AS string) AS payload")
+    rows.where = {"store": str(tmp_path), "queue": "jobs"}
+    with pytest.raises((NotSupported, PySparkException)) as caught:
+        write(rows)
+    line = 'df.write.format("penstock").mode("append").option("store", URL).option("queue", NAME).save()'
+    assert line in cause(caught.value)
+    assert not spark.catalog.tableExists("made")
+    with penstock.open(tmp_path) as store:
+        assert store.queue("jobs").count() == 0
+
+
+def test_a_table_that_spark_makes_without_asking_holds_nothing_and_says_so(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    spark.sql(f"CREATE TABLE made (payload STRING) USING penstock OPTIONS (store '{tmp_path}', queue 'jobs')")
+    try:
+        for query in ("INSERT INTO made VALUES ('x')", "SELECT * FROM made"):
+            with pytest.raises(PySparkException, match="Penstock has no tables in Spark's catalog"):
+                spark.sql(query).collect()
+    finally:
+        spark.sql("DROP TABLE made")
+
+
+def test_tables_of_other_formats_are_made_as_ever(spark: SparkSession) -> None:
+    spark.range(3).write.format("parquet").saveAsTable("made")
+    spark.range(3).writeTo("made2").using("parquet").create()
+    assert [spark.table(name).count() for name in ("made", "made2")] == [3, 3]
+    for name in ("made", "made2"):
+        spark.sql(f"DROP TABLE {name}")

@@ -157,10 +157,10 @@ def route(ctx: click.Context, once: bool, checkpoint: str | None, master: str | 
     """
     signals: list[int] = []
     url = store_url(ctx)
-    with watched_session("routing", master) as spark, stop_signals(signals.append):
+    with watched_session("routing", master) as start, stop_signals(signals.append):
         from penstock.spark import jobs
 
-        summary = jobs.route(spark, url, available_now=once, checkpoint=checkpoint, stopped=lambda: bool(signals))
+        summary = jobs.route(start, url, available_now=once, checkpoint=checkpoint, stopped=lambda: bool(signals))
     print_summary(summary, as_json)
 
 
@@ -193,9 +193,14 @@ def sql(ctx: click.Context, query: str, limit: int | None, master: str | None, a
     text = sys.stdin.read() if query == "-" else query
     url = store_url(ctx)
     # JSON is printed while the rows arrive: a progress bar on the same terminal would garble it.
-    with watched_session("asking", master, progress=not (as_json and sys.stdout.isatty())) as spark:
+    with watched_session("asking", master, progress=not (as_json and sys.stdout.isatty())) as start:
         from penstock.spark import views
+        from penstock.spark.jobs.runs import check_store
 
+        check_store(url)
+        if not text.strip().rstrip(";"):
+            raise InvalidArgument("there is no query: give one, as in 'SELECT * FROM penstock_queues'")
+        spark = start()
         views(spark, url)
         frame = spark.sql(text)
         if as_json:

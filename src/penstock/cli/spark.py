@@ -1,25 +1,31 @@
 """Commands that run on Spark: their common options, session, progress bar and summary."""
 
 import os
+import re
+import signal
 import sys
 import tempfile
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
-from typing import TYPE_CHECKING
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from types import FrameType
+from typing import TYPE_CHECKING, Any
 
 import click
 from rich.progress import BarColumn, MofNCompleteColumn, TimeElapsedColumn
 
 from penstock.cli import output
 from penstock.cli.app import Command, json_option
-from penstock.errors import NotSupported
+from penstock.errors import NotSupported, PenstockError
+from penstock.system import processes
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from penstock.spark.jobs import Summary
 
+_MASTER = re.compile(r"local(\[.+\])?|local-cluster\[.+\]|spark://.+:[0-9]+|k8s://.+|yarn")
 _LOOK = 0.2  # seconds between two looks at Spark's stages
 _id_option = click.option(
     "--id", "run", metavar="NAME",
@@ -28,10 +34,16 @@ _id_option = click.option(
 _dry_run_option = click.option("--dry-run", is_flag=True, help="Print what the run would do, and change nothing.")
 
 
+def _master(ctx: click.Context, param: click.Parameter, given: str | None) -> str | None:
+    if given is not None and not _MASTER.fullmatch(given):
+        raise click.BadParameter(f"{given!r} is no cluster: give spark://HOST:7077, k8s://URL, yarn or local[N]")
+    return given
+
+
 def master_option(command: Command) -> Command:
     """The --master option: Spark's cluster."""
     return click.option(
-        "--master", metavar="URL",
+        "--master", metavar="URL", callback=_master,
         help="Spark's cluster, as in spark://HOST:7077; by default this machine, on all its cores.",
     )(command)  # fmt: skip
 
@@ -52,25 +64,39 @@ def run_job(
     **more: object,
 ) -> None:
     """Run the function `name` of penstock.spark.jobs in a session of this command, and print its summary."""
-    with watched_session(doing, master) as spark:
+    with watched_session(doing, master) as start:
         from penstock.spark import jobs
 
-        summary = getattr(jobs, name)(spark, *arguments, id=run, dry_run=dry_run, **more)
+        summary = getattr(jobs, name)(start, *arguments, id=run, dry_run=dry_run, **more)
     print_summary(summary, as_json)
 
 
 @contextmanager
-def watched_session(what: str, master: str | None, progress: bool = True) -> Iterator["SparkSession"]:
-    """A session for one command, with a progress bar on stderr. Print results after it.
+def watched_session(
+    what: str, master: str | None, progress: bool = True
+) -> Iterator[Callable[[], "SparkSession"]]:
+    """A function that starts the session of one command, once, with a progress bar on stderr. Print results after.
 
+    A job checks its arguments before it calls the function, because Spark takes seconds to start.
     An error of Spark becomes a PenstockError of one line: the one that a Spark process raised, else Spark's
     message.
     """
     from penstock.spark.errors import as_ours, is_of_spark
 
+    held = ExitStack()
+    spark: list[SparkSession] = []
+
+    def start() -> "SparkSession":
+        if not spark:
+            spark.append(held.enter_context(_session(master)))
+            held.enter_context(_progress(spark[0], what, progress))
+        return spark[0]
+
     try:
-        with _session(master) as spark, _progress(spark, what, progress):
-            yield spark
+        with held:
+            yield start
+    except KeyboardInterrupt:
+        raise PenstockError(f"{what} was interrupted: to go on, run the same command again") from None
     except ModuleNotFoundError as error:
         if error.name is None or not error.name.startswith(("pyspark", "pyarrow", "numpy")):
             raise
@@ -89,13 +115,92 @@ def _session(master: str | None) -> Iterator["SparkSession"]:
     if is_running():  # the session of the program that called this command: it stays open
         yield penstock.spark.session(master)
         return
-    with _hidden_stderr():
-        spark = penstock.spark.session(master)
+    # Records of a task that runs are reported with its heartbeats, which are rare by default.
+    often = {"spark.executor.heartbeatInterval": "1s"} if (master or "local").startswith("local") else {}
+    handler = signal.getsignal(signal.SIGINT)
+    begun: dict[int, str] = {}
     try:
-        spark.sparkContext.setLogLevel("OFF")
-        yield spark
+        with _announced("starting Spark"), _hidden_stderr():
+            spark = penstock.spark.session(master, **often)
+        if threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGINT, handler)  # PySpark has its own: it raises before Spark has cleaned up
+        try:
+            spark.sparkContext.setLogLevel("OFF")
+            with _cancelling(spark):
+                yield spark
+        except KeyboardInterrupt:
+            begun = _processes()  # after stop() some are no longer below this process
+            raise
+        finally:
+            spark.stop()
+    except KeyboardInterrupt:
+        _end(begun | _processes())
+        raise
+
+
+@contextmanager
+def _cancelling(spark: "SparkSession") -> Iterator[None]:
+    """Let Ctrl-C cancel Spark's jobs, so that Spark discards what they have staged. The second raises at once."""
+    usual, cancelled = signal.default_int_handler, False
+
+    def cancel() -> None:
+        nonlocal cancelled
+        if not spark.sparkContext.statusTracker().getActiveJobsIds():
+            signal.raise_signal(signal.SIGINT)
+            return
+        cancelled = True
+        spark.sparkContext.cancelAllJobs()
+
+    def interrupt(number: int, frame: FrameType | None) -> None:
+        signal.signal(signal.SIGINT, usual)
+        threading.Thread(target=cancel, daemon=True).start()  # this thread's connection to Java may be in use
+
+    if threading.current_thread() is not threading.main_thread() or signal.getsignal(signal.SIGINT) is not usual:
+        yield  # another handler, as that of `route`, ends the command
+        return
+    signal.signal(signal.SIGINT, interrupt)
+    try:
+        yield
+    except Exception:
+        if cancelled:
+            raise KeyboardInterrupt from None
+        raise
     finally:
-        spark.stop()
+        signal.signal(signal.SIGINT, usual)
+
+
+def _processes() -> dict[int, str]:
+    """The processes that this command has started, and those that they have: Java, and Python's workers."""
+    found = {}
+    for pid in processes.descendants_of(os.getpid()):
+        with suppress(ProcessLookupError):
+            found[pid] = processes.name_of(pid)
+    return found
+
+
+def _end(names: dict[int, str]) -> None:
+    """End processes of an interrupted command, which would outlive it for seconds."""
+    for number, patience in ((signal.SIGTERM, 10.0), (signal.SIGKILL, 1.0)):  # Python's follow Java by themselves
+        left = [pid for pid, name in names.items() if not processes.is_gone(name)]
+        for pid in left:
+            with suppress(ProcessLookupError):
+                os.kill(pid, number)
+        deadline = time.monotonic() + patience
+        while time.monotonic() < deadline and not all(map(processes.is_gone, names.values())):
+            time.sleep(_LOOK)
+
+
+@contextmanager
+def _announced(text: str) -> Iterator[None]:
+    """A line on a terminal for as long as something goes on that cannot show its progress."""
+    if sys.stderr is None or not sys.stderr.isatty():
+        yield
+        return
+    click.echo(text, err=True, nl=False)
+    try:
+        yield
+    finally:
+        click.echo("\r\x1b[K", err=True, nl=False)
 
 
 @contextmanager
@@ -125,7 +230,7 @@ def _hidden_stderr() -> Iterator[None]:
 
 @contextmanager
 def _progress(spark: "SparkSession", what: str, wanted: bool) -> Iterator[None]:
-    """A progress bar that counts the tasks of Spark's running stages."""
+    """A progress bar with the tasks and the rows of Spark's running stages."""
     done = threading.Event()
     columns = BarColumn(), MofNCompleteColumn(), TimeElapsedColumn()
     with output.progress(what, *columns, wanted=wanted) as bar:
@@ -133,13 +238,22 @@ def _progress(spark: "SparkSession", what: str, wanted: bool) -> Iterator[None]:
             yield
             return
 
+        from py4j.protocol import Py4JError  # type: ignore[import-untyped]
+
         def look() -> None:
-            tracker = spark.sparkContext.statusTracker()
+            context = spark.sparkContext
+            java: Any = context._jsc.sc()
+            tracker, store = context.statusTracker(), java.statusStore()
             while not done.wait(_LOOK):
-                stages = [info for each in tracker.getActiveStageIds() if (info := tracker.getStageInfo(each))]
-                if stages:
-                    total = sum(each.numTasks for each in stages)
-                    bar.update(total=total, completed=sum(each.numCompletedTasks for each in stages))
+                with suppress(Py4JError):  # a stage may end while it is asked about
+                    stages = [store.lastStageAttempt(each) for each in tracker.getActiveStageIds()]
+                    rows = sum(max(each.inputRecords(), each.shuffleReadRecords()) for each in stages)
+                    if stages:
+                        bar.update(
+                            description=f"{what}, {rows:,} rows" if rows else what,
+                            total=sum(each.numTasks() for each in stages),
+                            completed=sum(each.numCompleteTasks() for each in stages),
+                        )
 
         watcher = threading.Thread(target=look, name="penstock-progress", daemon=True)
         watcher.start()

@@ -107,7 +107,6 @@ def pack(ctx: click.Context, /, queues: tuple[str, ...], on_spark: bool, **job: 
     """
     if on_spark:
         url = store_url(ctx)
-        kind_of(url).packer(url)  # refuses before Spark starts, which takes seconds
         run_job("pack", "packing queues", url, queues, **job)
         return
     if job["run"] is not None or job["dry_run"] or job["master"] is not None:
@@ -154,6 +153,4 @@ def expire(ctx: click.Context, /, **job: Any) -> None:
     does, and prints their number, their bytes, and the bytes freed. A second run finds nothing. A dry run also
     works while another process has the store open.
     """
-    url = store_url(ctx)
-    kind_of(url).packer(url)
-    run_job("expire", "expiring", url, **job)
+    run_job("expire", "expiring", store_url(ctx), **job)

@@ -34,6 +34,7 @@ class Read:
     table: str
     queue: str | None = None  # None: all queues
     states: tuple[str, ...] = STATES
+    split: int | None = None  # into so many parts, where a kind can; None: as its rows are worth
 
 
 class Part(Protocol):

@@ -152,8 +152,9 @@ def parts_of(
     beside: int = 0,
     most: int = _PART_ROWS,
     least: int = _SMALL_PART_ROWS,
+    split: int | None = None,
 ) -> list[pa.RecordBatch]:
-    """Parts that take about the same time, at least one for each processor if there is enough to do.
+    """Parts that take about the same time: `split` of them, or one for each processor if there is enough to do.
 
     `beside` is what a body costs beside its bytes; a part has at most `most` rows, and `least` are worth a task.
     """
@@ -161,7 +162,7 @@ def parts_of(
     sums = np.cumsum(sizes)
     total, size = int(sums[-1]), len(rows)
     worth = max(total // _SMALL_PART if bodies else 0, size // least)
-    count = max(-(-total // _PART) if bodies else 1, -(-size // most), min(os.cpu_count() or 1, worth), 1)
+    count = split or max(-(-total // _PART) if bodies else 1, -(-size // most), min(os.cpu_count() or 1, worth), 1)
     cuts = np.searchsorted(sums, [total * number // count for number in range(1, count)], side="right")
     ends = dict.fromkeys([0, *(cut for cut in cuts.tolist() if 0 < cut < size), size])
     return [rows.slice(start, end - start) for start, end in pairwise(ends)]

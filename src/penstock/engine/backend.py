@@ -63,27 +63,10 @@ class Engine:
         self._refusal: Callable[[], StoreClosed] | None = None  # the error of every call once the store is closed
         self._failure: BaseException | None = None
 
-    def run(self, operation: Operation[Result]) -> Result:
-        return self._run_beside_moves(operation) if self.moves.sources else self._run(operation)
-
-    def _run_beside_moves(self, operation: Operation[Result]) -> Result:
-        """Run an operation in a store with dead letters: those of its queue move before, and after a fail."""
-        queue = getattr(operation, "queue", None)
-        if queue is None:
-            self.moves.settle_all()
-            return self._run(operation)
-        self.moves.settle(queue)
-        sent = 0
-        if isinstance(operation, Redrive) and self.moves.is_target(queue):
-            ids = operation.ids
-            sent = self.moves.redrive(queue, None if ids is None else parse_ids(ids))
-        try:
-            result = self._run(operation)
-        finally:
-            self.moves.settle(queue)
-        return result + sent if sent else result  # type: ignore[return-value, operator]
-
-    def _run(self, operation: Operation[Result]) -> Result:
+    def run(self, operation: Operation[Result], beside: bool = False) -> Result:
+        """Run an operation; `beside`: what its queue has to do with dead letters is done."""
+        if self.moves.sources and not beside:
+            return self._run_beside_moves(operation)
         kind = type(operation)
         if kind not in STEPS:
             look = LOOKS.get(kind)
@@ -98,6 +81,23 @@ class Engine:
         if isinstance(result, LeaseExpired):
             raise result
         return result  # type: ignore[no-any-return]
+
+    def _run_beside_moves(self, operation: Operation[Result]) -> Result:
+        """Run an operation in a store with dead letters: those of its queue move before, and after a fail."""
+        queue = getattr(operation, "queue", None)
+        if queue is None:
+            self.moves.settle_all()
+            return self.run(operation, True)
+        self.moves.settle(queue)
+        sent = 0
+        if isinstance(operation, Redrive) and self.moves.is_target(queue):
+            ids = operation.ids
+            sent = self.moves.redrive(queue, None if ids is None else parse_ids(ids))
+        try:
+            result = self.run(operation, True)
+        finally:
+            self.moves.settle(queue)
+        return result + sent if sent else result  # type: ignore[return-value, operator]
 
     async def for_loop(self) -> "LocalBackend":
         """The backend for coroutines: operations run in the loop, commits in threads."""

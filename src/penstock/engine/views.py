@@ -45,7 +45,7 @@ def claimed(record: Claim, ledger: Ledger, storage: Storage) -> Taken:
         expires_at += page.expires_at[start:end]
         attempts += page.attempts[start:end]
         reason += page.for_claims(end - 1).reason[start:end]
-        groups += page.groups_of(start, end)
+        groups += page.groups_of(start, end) if page.groups else [None] * (end - start)
     ids = list(map(str, seqs))
     receipts = [each + secret for each in ids]
 

@@ -27,23 +27,18 @@ class Groups:
         # The members' numbers, ascending. The first element is the position of the head.
         self._members: dict[str, array[int]] = {}
         self._in_flight: dict[str, int] = {}  # of groups that have some
-        self._available = 0  # members that are available
-        self._open = 0  # groups whose head can be claimed
+        self.available = 0  # members that are available
+        self.open = 0  # groups whose head can be claimed
         self._passed: list[int] = []  # heads behind which a member is in flight, while a page is loaded
 
     def __bool__(self) -> bool:
         return bool(self._members)
 
-    @property
-    def blocked(self) -> int:
-        """Available messages that no claim gives now."""
-        return self._available - self._open
-
     def join(self, group: str, seq: int, state: int) -> bool:
         """Add a message with a higher number than every member. True: a claim may take it."""
         members = self._members.get(group)
         if state == AVAILABLE:
-            self._available += 1
+            self.available += 1
         if members is not None:
             members.append(seq)
             if state == IN_FLIGHT:  # only while a state is loaded
@@ -56,7 +51,7 @@ class Groups:
             self._in_flight[group] = 1
         if state != AVAILABLE:
             return False
-        self._open += 1
+        self.open += 1
         return True
 
     def loaded(self) -> None:
@@ -64,16 +59,16 @@ class Groups:
         for head in self._passed:
             page, at = self._rows[head]
             if page.state[at] == AVAILABLE:
-                self._open -= 1
+                self.open -= 1
                 self._ready.withdraw(head)
         self._passed.clear()
 
     def take(self, group: str) -> None:
         """An available message is in flight now: change(), for the usual case."""
-        self._available -= 1
+        self.available -= 1
         in_flight = self._in_flight.get(group)
         if in_flight is None:  # it was the head
-            self._open -= 1
+            self.open -= 1
             self._in_flight[group] = 1
         else:  # one behind the head, for a stream
             self._in_flight[group] = in_flight + 1
@@ -90,7 +85,7 @@ class Groups:
         seq = members[head + 1]
         page, at = self._rows[seq]
         if page.state[at] == AVAILABLE:
-            self._open += 1
+            self.open += 1
             self._ready.come_back(seq, page.priority[at])
 
     def change(self, group: str, seq: int, before: int, after: int) -> None:
@@ -100,7 +95,7 @@ class Groups:
         was = None if in_flight or members is None else self._claimable(members, seq, before)
         if _MEMBER[before] != _MEMBER[after]:
             members = self._without(group, members, seq) if _MEMBER[before] else self._with(group, members, seq)
-        self._available += (after == AVAILABLE) - (before == AVAILABLE)
+        self.available += (after == AVAILABLE) - (before == AVAILABLE)
         if before == IN_FLIGHT or after == IN_FLIGHT:
             in_flight += (after == IN_FLIGHT) - (before == IN_FLIGHT)
             if in_flight:
@@ -111,11 +106,11 @@ class Groups:
         if was == now:
             return
         if was is not None:
-            self._open -= 1
+            self.open -= 1
             if was != seq:  # else it was taken out, or is gone
                 self._ready.withdraw(was)
         if now is not None:
-            self._open += 1
+            self.open += 1
             page, at = self._rows[now]
             self._ready.come_back(now, page.priority[at])
 

@@ -80,7 +80,8 @@ class Ledger:
             self.check_values(len(entry.payload), entry.priority)
             if settings.max_size:
                 self.check_room(1)
-            visible_at = self.visible_at(entry.delay, now)
+            delay = settings.delay if entry.delay is None else entry.delay
+            visible_at = now + at_least_one(delay) if delay else now
             kept = settings.retention if entry.retention is None else entry.retention
             expires_at = now + at_least_one(kept) if kept else 0
             group = () if entry.group is None else (entry.group,)
@@ -331,7 +332,8 @@ class Ledger:
 
     def lease_end(self, lease: float | None, now: int) -> int:
         """When a lease of so many seconds ends; None: of the queue's own."""
-        return now + at_least_one(self.state.settings.granted(lease))
+        settings = self.state.settings
+        return now + at_least_one(min(settings.lease if lease is None else lease, settings.max_lease))
 
     def _held(self, receipts: Iterable[Receipt], outcome: int | None, now: int) -> tuple[list[int], list[Receipt]]:
         """The messages that the receipts hold, and the lost receipts: no message, and no repeat of `outcome`."""

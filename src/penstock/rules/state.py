@@ -116,7 +116,7 @@ class State:
 
     def available(self) -> int:
         """How many messages can be claimed."""
-        return self.by_state[AVAILABLE] - self.groups.blocked
+        return self.by_state[AVAILABLE] - self.groups.available + self.groups.open
 
     def counts(self) -> dict[str, int]:
         """How many messages are in each state."""

@@ -3,28 +3,38 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from difflib import get_close_matches
 
 from penstock.contract import names
 from penstock.contract.kinds import Kind, kind_of
+from penstock.contract.loads import MAX_SINK
 from penstock.contract.message import STATES
 from penstock.contract.streams import checked_stream, not_supported
 from penstock.contract.tables import Read
 from penstock.errors import InvalidArgument, NotSupported
-from penstock.spark.tables import TABLES
 
-_READING = ("store", "queue", "state", "table", "payload")
+_READING = ("store", "queue", "state", "table", "payload", "numPartitions")
 _WRITING = ("store", "queue", "id")
+_SINK = ("store", "queue", "sinkId", "checkpointLocation", "queryName")
 _STREAM = (
     "store", "queue", "mode", "stream", "maxRowsPerBatch", "maxBytesPerBatch", "startingOffset", "failOnDataLoss",
-    "payload",
+    "payload", "numPartitions",
 )  # fmt: skip
+_A_READ = "a read"
 _LOG = ("startingoffset", "maxrowsperbatch", "_route")
-ONLY_STREAMS = frozenset(name.lower() for name in _STREAM) - {"store", "queue", "payload"}
+ONLY_STREAMS = {name.lower(): name for name in _STREAM if name not in _READING}
 _MOST = 2**63 - 1
 _MOST_LOGGED = 2**62
 _ROWS, _LOG_ROWS = 1_000_000, 500_000
 _BYTES = 1 << 30
+_MOST_PARTITIONS = 100_000
 _TRUTH = {"true": True, "false": False}
+
+
+NO_TABLES = (
+    "Penstock has no tables in Spark's catalog; what writes rows is "
+    'df.write.format("penstock").mode("append").option("store", URL).option("queue", NAME).save()'
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,6 +57,7 @@ class StreamOptions:
     starting: str | int  # "earliest", "latest", or a time in milliseconds
     fail_on_data_loss: bool
     payload: bool
+    partitions: int | None  # most of a batch, or None
 
 
 @dataclass(frozen=True)
@@ -59,24 +70,42 @@ class LogOptions:
     route: bool  # read pairs of an entry and a queue whose filter matches, for the job route
 
 
-def _known(given: Mapping[str, str], known: Sequence[str], which: str = "which", of: str = "") -> dict[str, str]:
+def _known(given: Mapping[str, str], known: Sequence[str], of: str, which: str = "which") -> dict[str, str]:
     """Options by lower-case name; InvalidArgument if one is unknown, or the store is missing."""
     options = {name.lower(): value for name, value in given.items()}
     if "path" in options and "store" not in options:  # the argument of load() or save()
         options["store"] = options.pop("path")
-    lower = {name.lower() for name in known}
+    no_store = InvalidArgument(
+        f'{which} store? Give a folder or a URL, as in .option("store", "data"). {NO_TABLES}'
+    )
+    if not options or "provider" in options:  # of a table in Spark's catalog
+        raise no_store
+    lower = {name.lower(): name for name in known}
     for name in options:
         if name not in lower and not (known is _WRITING and name.startswith("_")):
-            listed = f"{', '.join(known[:-1])} and {known[-1]}" if of else ", ".join(known)
-            raise InvalidArgument(f"there is no option {name!r}{of}; there are {listed}")
+            raise InvalidArgument(_unknown(name, lower, of))
     if not options.get("store"):
-        raise InvalidArgument(f'{which} store? Give a folder or a URL, as in .option("store", "data")')
+        raise no_store
     return options
+
+
+def _unknown(name: str, known: Mapping[str, str], of: str) -> str:
+    """The error for an option that does not exist."""
+    all_known = {**known, **ONLY_STREAMS} if of == _A_READ else known
+    close = [all_known[each] for each in get_close_matches(name, all_known, 1) if each != name]
+    *listed, last = known.values()
+    also = f"; readStream also has {', '.join(ONLY_STREAMS.values())}" if of == _A_READ else ""
+    return (
+        f"there is no option {name!r} of {of}{f' (is it {close[0]}?)' if close else ''}; there are "
+        f"{', '.join(listed)} and {last}{also}"
+    )
 
 
 def parse(given: Mapping[str, str]) -> Options:
     """The options of a read; InvalidArgument names the one that is wrong."""
-    options = _known(given, _READING)
+    options = _known(given, _READING, _A_READ)
+    from penstock.spark.tables import TABLES  # imports PySpark, which locating a store does not need
+
     table = options.get("table", "messages")
     if table not in TABLES:
         raise InvalidArgument(f"there is no table {table!r}; there are {', '.join(TABLES)}")
@@ -86,12 +115,13 @@ def parse(given: Mapping[str, str]) -> Options:
     store = options["store"]
     if table == "log":
         _check_log(store, queue)
-    return Options(located(store), table, queue, states, payload=payload)
+    split = _partitions(options)
+    return Options(located(store), table, queue, states, split, payload=payload)
 
 
 def parse_writing(given: Mapping[str, str]) -> tuple[str, str | None, str | None]:
     """The store, the queue and the run that a write names."""
-    options = _known(given, _WRITING, "into which")
+    options = _known(given, _WRITING, "a write", "into which")
     queue = names.checked(options["queue"]) if "queue" in options else None
     run, store = options.get("id"), options["store"]
     if run is not None and not 1 <= len(run) <= 255:
@@ -99,9 +129,19 @@ def parse_writing(given: Mapping[str, str]) -> tuple[str, str | None, str | None
     return located(store), queue, run
 
 
+def parse_sink(given: Mapping[str, str]) -> tuple[str, str | None, str | None, str | None]:
+    """The store, the queue, the sink's id and the checkpoint that a streaming write names."""
+    options = _known(given, _SINK, "a streaming write", "into which")
+    queue = names.checked(options["queue"]) if "queue" in options else None
+    sink = options.get("sinkid")
+    if sink is not None and not 1 <= len(sink) <= MAX_SINK:
+        raise InvalidArgument(f"option sinkId has {len(sink)} characters; give 1 to {MAX_SINK}")
+    return located(options["store"]), queue, sink, options.get("checkpointlocation")
+
+
 def parse_stream(given: Mapping[str, str]) -> StreamOptions:
     """The options of a stream; InvalidArgument names the one that is wrong."""
-    options = _known(given, _STREAM, of=" of a stream")
+    options = _known(given, _STREAM, "a stream")
     store = options["store"]
     kind = _kind(store)
     check_streams(store)
@@ -125,6 +165,7 @@ def parse_stream(given: Mapping[str, str]) -> StreamOptions:
         _starting(options.get("startingoffset", "earliest")),
         _truth(options, "failondataloss"),
         _truth(options, "payload"),
+        _partitions(options),
     )
 
 
@@ -188,6 +229,11 @@ def _states(given: str, table: str) -> tuple[str, ...]:
 
 def _number(options: Mapping[str, str], name: str, usual: int) -> int:
     return _whole(name, options.get(name, str(usual)), 1, _MOST)
+
+
+def _partitions(options: Mapping[str, str]) -> int | None:
+    text = options.get("numpartitions")
+    return None if text is None else _whole("numPartitions", text, 1, _MOST_PARTITIONS)
 
 
 def _whole(name: str, text: str, least: int, most: int) -> int:

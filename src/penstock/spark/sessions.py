@@ -18,6 +18,7 @@ import tempfile
 import threading
 import warnings
 from collections.abc import Iterator, Mapping
+from functools import wraps
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -25,6 +26,8 @@ from typing import TYPE_CHECKING, Any
 import penstock
 from penstock.contract.kinds import kind_of
 from penstock.errors import InvalidArgument, NotSupported
+from penstock.spark.options import NO_TABLES
+from penstock.spark.versions import pyspark_version
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -82,11 +85,11 @@ def session(master: str | None = None, **conf: object) -> "SparkSession":
     workers must have Penstock installed.
     """
     asked = _texts(conf) if master is None else {**_texts(conf), "spark.master": master}
-    if not find_spec("pyspark"):
-        raise NotSupported("Spark is not installed: run pip install 'penstock[spark]'")
+    pyspark_version()
     from pyspark.sql import SparkSession
 
     with _lock:
+        _guard_catalog()
         if running := _running():
             return _adapted(running, asked)
         if "PYSPARK_GATEWAY_PORT" in os.environ:  # spark-submit started this process, and Java with its settings
@@ -217,6 +220,35 @@ def _hush() -> None:
 
     for name in "DataFrameQueryContextLogger", "SQLQueryContextLogger":
         PySparkLogger.getLogger(name).disabled = True
+
+
+def _guard_catalog() -> None:
+    """Refuse tables of format penstock in Spark's catalog.
+
+    Spark would write their rows like save(), without a sign for the source, and keep a table that cannot be read.
+    """
+    from pyspark.sql.readwriter import DataFrameWriter, DataFrameWriterV2
+
+    save_as_table, using = DataFrameWriter.saveAsTable, DataFrameWriterV2.using
+    if hasattr(using, "__wrapped__"):
+        return
+
+    def check(name: str) -> None:
+        if name.lower() == "penstock":
+            raise NotSupported(NO_TABLES)
+
+    @wraps(save_as_table)
+    def checked_save(self: Any, name: str, format: str | None = None, *more: Any, **options: Any) -> None:  # noqa: A002
+        check(format or self._jwrite.source())
+        save_as_table(self, name, format, *more, **options)
+
+    @wraps(using)
+    def checked_using(self: Any, provider: str) -> Any:
+        check(provider)
+        return using(self, provider)
+
+    DataFrameWriter.saveAsTable = checked_save  # type: ignore[method-assign]
+    DataFrameWriterV2.using = checked_using  # type: ignore[method-assign]
 
 
 def _driver_memory() -> int:

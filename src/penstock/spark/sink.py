@@ -11,21 +11,26 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
+from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 
 import penstock
 from penstock.contract.kinds import check_exists, kind_of
-from penstock.contract.loads import MAX_SINK, SinkCommit
+from penstock.contract.loads import SinkCommit
 from penstock.contract.settings import Settings
 from penstock.contract.tables import Staged, Target
 from penstock.errors import InvalidArgument
-from penstock.spark.options import check_streams, parse_writing
+from penstock.spark.options import check_streams, parse_sink, parse_writing
 from penstock.spark.processes import driver, in_one_line, task
 from penstock.spark.streaming.settling import query_id
 from penstock.spark.tables import check_columns
 
-_OWN = ("checkpointlocation", "queryname", "sinkid")  # options of a stream that a batch write does not have
+try:
+    from pyspark.sql.datasource import DataSourceStreamArrowWriter as ArrowStreamWriter
+except ImportError:  # PySpark 4.0, which gives batches to everything that is an Arrow writer
+
+    class ArrowStreamWriter(DataSourceStreamWriter, DataSourceArrowWriter):  # type: ignore
+        """A writer of a stream that gets Arrow batches."""
 
 
 @dataclass
@@ -85,7 +90,7 @@ class _Sink(NamedTuple):
         return SinkCommit(self.id or query, query, batch)
 
 
-class StreamWriter(_Staging, DataSourceStreamArrowWriter):
+class StreamWriter(_Staging, ArrowStreamWriter):
     """Writes the batches of a query, each once."""
 
     def __init__(self, target: Target, sink: _Sink, schema: StructType) -> None:
@@ -114,15 +119,16 @@ def writer_for(given: Mapping[str, str], schema: StructType, overwrite: bool) ->
     return Writer(Target(store, queue, run, create, given.get("_restore") == "true"), schema)
 
 
-def stream_writer_for(given: Mapping[str, str], schema: StructType) -> StreamWriter:
+def stream_writer_for(given: Mapping[str, str], schema: StructType, overwrite: bool) -> StreamWriter:
     """The writer for the options of df.writeStream."""
-    options = {name.lower(): value for name, value in given.items()}
-    sink = _Sink(options.get("sinkid"), options.get("checkpointlocation"))
-    if sink.id is not None and not 1 <= len(sink.id) <= MAX_SINK:
-        raise InvalidArgument(f"option sinkId has {len(sink.id)} characters; give 1 to {MAX_SINK}")
-    store, queue, run = parse_writing({name: value for name, value in options.items() if name not in _OWN})
-    if run is not None:
+    if overwrite:
+        raise InvalidArgument(
+            'output mode "complete" writes the whole result with every batch, and a queue is never overwritten: '
+            'use outputMode("append") or "update"'
+        )
+    if any(name.lower() == "id" for name in given):
         raise InvalidArgument("option id is for df.write; a stream's batches are told apart by query and number")
+    store, queue, sink, checkpoint = parse_sink(given)
     check_streams(store)
     check_exists(store)
-    return StreamWriter(Target(store, queue, streams=True), sink, schema)
+    return StreamWriter(Target(store, queue, streams=True), _Sink(sink, checkpoint), schema)

@@ -12,7 +12,6 @@ from pyspark.sql.datasource import (
     InputPartition,
 )
 from pyspark.sql.pandas.types import from_arrow_schema
-from pyspark.sql.streaming.datasource import SupportsTriggerAvailableNow
 from pyspark.sql.types import StructType
 
 from penstock.contract.kinds import check_exists, kind_of
@@ -20,6 +19,7 @@ from penstock.errors import PenstockError
 from penstock.spark.options import ONLY_STREAMS, LogOptions, Options, is_log, parse, parse_log, parse_stream
 from penstock.spark.processes import driver, in_one_line
 from penstock.spark.tables import PartsReader, check_schema, partitions, schema_of
+from penstock.spark.versions import check_has_streams
 
 
 class DefaultSource(DataSource):
@@ -34,6 +34,7 @@ class DefaultSource(DataSource):
     state: messages in these states, as in "done,failed"; default: in all
     table: "messages" (the default), "queues" or "attempts"; of a slate store also "log"
     payload: "false" leaves the column payload out
+    numPartitions: the number of tasks; without it as many as the rows are worth
 
     A DataFrame is a snapshot of the store when Spark planned the query, and keeps its files until Spark ends.
     Reads through a server, and of text and folder stores, are no snapshot: rows may be of different moments. With
@@ -54,7 +55,7 @@ class DefaultSource(DataSource):
         with in_one_line():
             if is_log(self._given):
                 return _log_schema(parse_log(self._given))
-            if ONLY_STREAMS.intersection(name.lower() for name in self._given):
+            if any(name.lower() in ONLY_STREAMS for name in self._given):
                 return schema_of("messages", parse_stream(self._given).payload)
             options = parse(self._given)
             check_exists(options.store)
@@ -71,6 +72,7 @@ class DefaultSource(DataSource):
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's name
         """A stream reader of a queue, or of the log of a slate store."""
         try:
+            check_has_streams()
             return self._log_reader(schema) if is_log(self._given) else self._queue_reader(schema)
         except PenstockError as error:
             return RefusedReader(error)
@@ -101,7 +103,7 @@ class DefaultSource(DataSource):
         from penstock.spark.sink import stream_writer_for
 
         with in_one_line():
-            return stream_writer_for(self._given, schema)
+            return stream_writer_for(self._given, schema, overwrite)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:
         """A writer that puts the rows of a DataFrame into queues."""
@@ -111,7 +113,7 @@ class DefaultSource(DataSource):
             return writer_for(self._given, schema, overwrite)
 
 
-class RefusedReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+class RefusedReader(DataSourceStreamReader):
     """A stream reader that raises an error at the first call.
 
     PySpark 4.3 would replace an error of streamReader() itself by an UnboundLocalError.
@@ -124,8 +126,7 @@ class RefusedReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         with in_one_line():
             raise self._error
 
-    initialOffset = latestOffset = partitions = read = _refuse  # noqa: N815 - Spark's names
-    getDefaultReadLimit = prepareForTriggerAvailableNow = _refuse  # noqa: N815
+    initialOffset = latestOffset = partitions = read = getDefaultReadLimit = _refuse  # noqa: N815 - Spark's names
 
 
 class Reader(PartsReader, DataSourceReader):
@@ -143,7 +144,8 @@ class Reader(PartsReader, DataSourceReader):
         """The parts of a snapshot, one for each task."""
         store = self._options.store
         with in_one_line():
-            return partitions(kind_of(store).tables(store).parts(self._options, self._arrow(), driver()))
+            parts = kind_of(store).tables(store).parts(self._options, self._arrow(), driver())
+            return partitions(parts, self._options.split)
 
 
 def _log_schema(options: LogOptions) -> StructType:

@@ -5,6 +5,8 @@ Columns have the names of the fields of Message and Settings.
 
 from collections.abc import Iterator, Sequence
 from dataclasses import fields
+from inspect import signature
+from itertools import pairwise
 from typing import Any
 
 from pyspark.sql.datasource import InputPartition
@@ -32,6 +34,7 @@ from penstock.contract.tables import Part
 from penstock.errors import InvalidArgument
 from penstock.spark.processes import in_one_line
 
+_UTC: Any = {"timezone": "UTC"} if "timezone" in signature(to_arrow_schema).parameters else {}  # always UTC before
 _TEXT, _NUMBER, _TIME = StringType(), LongType(), TimestampType()
 _SETTINGS: dict[str, DataType] = {
     "max_size": _NUMBER,
@@ -168,11 +171,11 @@ def check_columns(schema: StructType, restore: bool, queue: str | None) -> None:
 
 
 class TablePart(InputPartition):
-    """A part of a table, read by one task."""
+    """Parts of a table that one task reads."""
 
-    def __init__(self, number: int, part: Part) -> None:
+    def __init__(self, number: int, parts: Sequence[Part]) -> None:
         super().__init__(number)
-        self.part = part
+        self.parts = parts
 
 
 class PartsReader:
@@ -181,15 +184,18 @@ class PartsReader:
     _schema: StructType
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
-        """The batches of one part."""
+        """The batches of one task."""
         with in_one_line():
-            if isinstance(partition, TablePart):  # Spark makes an empty partition of its own if there are no parts
-                yield from partition.part.read(self._arrow())
+            # Spark makes an empty partition of its own if there are no parts.
+            for part in partition.parts if isinstance(partition, TablePart) else ():
+                yield from part.read(self._arrow())
 
     def _arrow(self) -> Any:
-        return to_arrow_schema(self._schema, timezone="UTC")
+        return to_arrow_schema(self._schema, **_UTC)
 
 
-def partitions(parts: Sequence[Part]) -> list[TablePart]:
-    """One partition of Spark for each part."""
-    return [TablePart(number, part) for number, part in enumerate(parts)]
+def partitions(parts: Sequence[Part], most: int | None = None) -> list[TablePart]:
+    """One partition of Spark for each part, or `most` partitions with several parts each."""
+    count, size = min(most or len(parts), len(parts)), len(parts)
+    cuts = [size * number // count for number in range(count)] + [size]
+    return [TablePart(number, parts[start:end]) for number, (start, end) in enumerate(pairwise(cuts))]

@@ -5,7 +5,7 @@ import os
 import re
 import weakref
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Protocol
 
 from penstock.errors import InvalidArgument
@@ -42,6 +42,18 @@ def is_gone(name: str) -> bool:
 def parent_of(pid: int) -> int:
     """The pid of the parent; 0 if there is none."""
     return int(_stat(pid)[1])
+
+
+def descendants_of(pid: int) -> list[int]:
+    """The pids of the children of a process, of their children, and so on."""
+    parents = {}
+    for name in filter(str.isdigit, os.listdir("/proc")):
+        with suppress(ProcessLookupError, PermissionError):
+            parents[int(name)] = parent_of(int(name))
+    found = [pid]
+    for each in found:
+        found += [child for child, parent in parents.items() if parent == each]
+    return found[1:]
 
 
 def program_of(pid: int) -> str:

@@ -180,14 +180,19 @@ def _encoded(queue: str, letters: bool = True) -> str:
 # The table
 
 
+def check_archive(path: str | os.PathLike[str]) -> None:
+    """PenstockError if there is no archive in a folder."""
+    if not os.path.isdir(path):
+        raise PenstockError(f"there is no archive {os.fspath(path)!r}: no such folder")
+
+
 def archived(spark: "SparkSession", path: str | os.PathLike[str]) -> "DataFrame":
     """The messages of an archive: the columns of the table messages without `receipt`, and `history` and `day`.
 
     `history` has the attempts at each message, oldest first. Queues have their own names here, unlike in
     spark.read.parquet(path), where Spark reads a queue 007 as the number 7.
     """
-    if not os.path.isdir(path):
-        raise PenstockError(f"there is no archive {os.fspath(path)!r}: no such folder")
+    check_archive(path)
     return named(parquet(own_session(spark), path))
 
 

@@ -29,7 +29,16 @@ from penstock.spark.jobs.archive_table import (
     unarchived,
     without,
 )
-from penstock.spark.jobs.runs import Cell, Summary, check_store, own_session, place_of, run_id
+from penstock.spark.jobs.runs import (
+    Cell,
+    Session,
+    Summary,
+    check_folder,
+    check_store,
+    own_session,
+    place_of,
+    run_id,
+)
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, Row, SparkSession
@@ -41,7 +50,7 @@ Counts = Counter[tuple[str, str]]  # messages by queue and state
 
 
 def archive(
-    spark: "SparkSession",
+    spark: Session,
     store: str | os.PathLike[str],
     dest: str | os.PathLike[str],
     remove: bool = False,
@@ -58,6 +67,7 @@ def archive(
     check_store(url)
     place = place_of(url)
     folder = Folder(dest, place if os.path.isdir(place) else None)
+    check_folder("archive", folder.path)
     if id is not None and (before := folder.run(run_id(id, "archive"))) and before["state"] == "done":
         return _repeated(before)
     session = own_session(spark)

@@ -7,12 +7,22 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 import penstock
-from penstock.contract.kinds import absolute, check_exists, exists, kind_of
+from penstock.contract.kinds import absolute, exists, kind_of
 from penstock.contract.message import STATES
 from penstock.contract.names import DEFAULT
 from penstock.contract.settings import Settings
 from penstock.errors import InvalidArgument, NotSupported, PenstockError
-from penstock.spark.jobs.runs import Summary, already_loaded, place_of, run_id, table
+from penstock.spark.jobs.runs import (
+    Session,
+    Summary,
+    already_loaded,
+    check_folder,
+    check_store,
+    place_of,
+    run_id,
+    started,
+    table,
+)
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -25,7 +35,7 @@ _HISTORY = ("attempt", "consumer", "claimed_at", "ended_at", "outcome", "reason"
 
 
 def convert(
-    spark: "SparkSession",
+    spark: Session,
     source: str,
     target: str,
     *,
@@ -39,11 +49,13 @@ def convert(
     messages. A second run of the same copy does nothing; if the source has changed it is an error. A run with an
     `id` of its own copies everything again.
     """
-    check_exists(source)
-    queues = _queues(spark, source)
+    check_store(source)
     run = run_id(id, "convert", source=place_of(source), target=place_of(target))
     if _real(place_of(source)) == _real(place_of(target)):
         raise InvalidArgument(f"{source!r} and {target!r} are the same store")
+    _check_target(target)
+    spark = started(spark)
+    queues = _queues(spark, source)
     before = already_loaded(target, run) if exists(target) else None
     if before is not None:
         if id is None and already_loaded(target, _seen(spark, source, run, queues)) is None:
@@ -65,6 +77,15 @@ def convert(
         writer.options(store=absolute(target), id=run, _restore="true", _create=create).save()
     notes = ["messages in flight arrive as available"] if any(row[4] for row in rows) else []
     return Summary("convert", run, _COLUMNS, rows, dry_run, notes=notes)
+
+
+def _check_target(target: str) -> None:
+    """PenstockError if the target is no store and cannot be made one."""
+    if "://" not in target:
+        _, _, path = _real(place_of(target)).partition("/")
+        check_folder("store", os.path.dirname(f"/{path}") if path.endswith(".tq") else f"/{path}")
+    if exists(target):
+        check_store(target)
 
 
 def _real(place: str) -> str:

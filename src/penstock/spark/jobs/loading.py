@@ -1,13 +1,24 @@
 """The job load: puts the rows of a file, or of another source that Spark reads, into queues."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import penstock
 from penstock.contract import names
-from penstock.contract.kinds import absolute, check_exists, kind_of
+from penstock.contract.kinds import absolute, kind_of
 from penstock.errors import InvalidArgument
-from penstock.spark.jobs.runs import Summary, already_loaded, place_of, run_id
+from penstock.spark.jobs.files import columns_of
+from penstock.spark.jobs.runs import (
+    Session,
+    Summary,
+    already_loaded,
+    check_queues,
+    check_store,
+    place_of,
+    run_id,
+    started,
+)
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -29,7 +40,7 @@ _COLUMNS = ("queue", "messages", "bytes")
 
 
 def load(
-    spark: "SparkSession",
+    spark: Session,
     source: str,
     store: str,
     queue: str | None = None,
@@ -65,30 +76,34 @@ def load(
     """
     if queue is None and queue_column is None:
         raise InvalidArgument("into which queue? Name one, or the column that does")
-    check_exists(store)
+    check_store(store)
+    if id is not None and (before := already_loaded(store, run_id(id, "load"))) is not None:
+        return Summary("load", id, _COLUMNS, before, dry_run, repeated=True)
+    check_queues(store, [] if queue is None else [queue])
+    kind = format or _kind(source)
+    usual = {"header": "true", "sep": "\t" if source.endswith(".tsv") else ","} if kind == "csv" else {}
+    reading = {**usual, **(options or {})}  # the usual dialect; the options override it
+    chosen = _Chosen(payload_column, payload_json, priority, headers or {}, queue_column, group)
+    if (columns := columns_of(source, kind, reading)) is not None:
+        chosen.check(columns)
+    spark = started(spark)
     arguments = {
         "queue": queue, "payload_column": payload_column, "payload_json": payload_json, "priority": priority,
         "headers": dict(headers or {}), "queue_column": queue_column, "options": dict(options or {}),
     }  # fmt: skip
     if group is not None:  # else the run has the name that the versions before gave it
         arguments["group"] = group
-    rows = _read(spark, source, format, options or {})
+    rows = spark.read.format(kind).options(**reading).load(source)
+    chosen.check(rows.columns)
     run = run_id(id, "load", store=place_of(store), files=_files(spark, rows), **arguments)
     if (before := already_loaded(store, run)) is not None:
         return Summary("load", run, _COLUMNS, before, dry_run, repeated=True)
-    messages = _messages(rows, payload_column, payload_json, priority, headers or {}, queue_column, group)
+    messages = chosen.messages(rows)
     if dry_run:
         return Summary("load", run, _COLUMNS, _would_load(messages, store, queue), dry_run=True)
     writer = messages.write.format("penstock").mode("append").option("store", absolute(store)).option("id", run)
     (writer if queue is None else writer.option("queue", queue)).save()
     return Summary("load", run, _COLUMNS, already_loaded(store, run) or [])
-
-
-def _read(spark: "SparkSession", source: str, kind: str | None, options: Mapping[str, str]) -> "DataFrame":
-    kind = kind or _kind(source)
-    if kind == "csv":  # the usual dialect; the options override it
-        options = {"header": "true", "sep": "\t" if source.endswith(".tsv") else ",", **options}
-    return spark.read.format(kind).options(**options).load(source)
 
 
 def _kind(source: str) -> str:
@@ -114,60 +129,73 @@ def _files(spark: "SparkSession", rows: "DataFrame") -> list[tuple[str, int, int
     return found
 
 
-def _messages(
-    rows: "DataFrame",
-    payload_column: str | None,
-    payload_json: bool,
-    priority: str | int | None,
-    headers: Mapping[str, str],
-    queue_column: str | None,
-    group: str | None,
-) -> "DataFrame":
-    from pyspark.sql import functions as f
+@dataclass(frozen=True)
+class _Chosen:
+    """Which columns become what of a message."""
 
-    columns: list[Column] = [_payload(rows, payload_column, payload_json).alias("payload")]
-    if isinstance(priority, int):
-        columns.append(f.lit(priority).cast("bigint").alias("priority"))
-    elif priority is not None:
-        columns.append(_column(rows, priority).cast("bigint").alias("priority"))
-    if headers:
-        pairs = [
-            each
-            for name, column in headers.items()
-            for each in (f.lit(name), _column(rows, column).cast("string"))
-        ]
-        given = f.create_map(*pairs)
-        columns.append(f.map_filter(given, lambda _, value: value.isNotNull()).alias("headers"))
-    for name, column in (("queue", queue_column), ("group", group)):
-        if column is not None:
-            columns.append(_column(rows, column).cast("string").alias(name))
-    return rows.select(*columns)
+    payload: str | None
+    payload_json: bool
+    priority: str | int | None
+    headers: Mapping[str, str]
+    queue: str | None
+    group: str | None
 
-
-def _payload(rows: "DataFrame", column: str | None, as_json: bool) -> "Column":
-    from pyspark.sql import functions as f
-
-    if as_json:
-        if column is not None:
+    def check(self, columns: Sequence[str]) -> None:
+        """InvalidArgument if a column is missing, or the payload is not certain."""
+        if self.payload_json and self.payload is not None:
             raise InvalidArgument("is the payload a column, or the row as JSON? Say one")
-        return f.to_json(f.struct("*"))
-    if column is None:
-        usual = [name for name in ("payload", "value") if name in rows.columns]
-        if not usual and len(rows.columns) > 1:
+        for name in (self.payload, self.priority, *self.headers.values(), self.queue, self.group):
+            if isinstance(name, str) and name not in columns:
+                raise InvalidArgument(f"there is no column {name!r}; there are {_list(columns)}")
+        if not self.payload_json:
+            self.payload_of(columns)
+
+    def payload_of(self, columns: Sequence[str]) -> str:
+        """The column that is the payload."""
+        wanted = (self.payload,) if self.payload is not None else ("payload", "value")
+        usual = [name for name in wanted if name in columns]
+        if not usual and len(columns) > 1:
             raise InvalidArgument(
-                f"which of the columns {_list(rows.columns)} is the payload? Name it, or let the row become JSON"
+                f"which of the columns {_list(columns)} is the payload? Name it, or let the row become JSON"
             )
-        column = (usual or rows.columns)[0]
-    kind = rows.select(_column(rows, column)).schema[0].dataType.simpleString()
-    if kind in ("binary", "string"):
-        return _column(rows, column)
-    nested = kind.startswith(("struct", "map", "array"))
-    return f.to_json(_column(rows, column)) if nested else _column(rows, column).cast("string")
+        return (usual or columns)[0]
+
+    def messages(self, rows: "DataFrame") -> "DataFrame":
+        """The rows as messages."""
+        from pyspark.sql import functions as f
+
+        columns: list[Column] = [self._payload(rows).alias("payload")]
+        if isinstance(self.priority, int):
+            columns.append(f.lit(self.priority).cast("bigint").alias("priority"))
+        elif self.priority is not None:
+            columns.append(_column(rows, self.priority).cast("bigint").alias("priority"))
+        if self.headers:
+            pairs = [
+                each
+                for name, column in self.headers.items()
+                for each in (f.lit(name), _column(rows, column).cast("string"))
+            ]
+            given = f.create_map(*pairs)
+            columns.append(f.map_filter(given, lambda _, value: value.isNotNull()).alias("headers"))
+        for name, column in (("queue", self.queue), ("group", self.group)):
+            if column is not None:
+                columns.append(_column(rows, column).cast("string").alias(name))
+        return rows.select(*columns)
+
+    def _payload(self, rows: "DataFrame") -> "Column":
+        from pyspark.sql import functions as f
+
+        if self.payload_json:
+            return f.to_json(f.struct("*"))
+        column = _column(rows, self.payload_of(rows.columns))
+        kind = rows.select(column).schema[0].dataType.simpleString()
+        if kind in ("binary", "string"):
+            return column
+        nested = kind.startswith(("struct", "map", "array"))
+        return f.to_json(column) if nested else column.cast("string")
 
 
 def _column(rows: "DataFrame", name: str) -> "Column":
-    if name not in rows.columns:
-        raise InvalidArgument(f"there is no column {name!r}; there are {_list(rows.columns)}")
     return rows[f"`{name}`"]
 
 

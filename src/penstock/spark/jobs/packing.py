@@ -2,22 +2,18 @@
 
 import os
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from penstock.contract import names
 from penstock.contract.kinds import check_exists, kind_of
 from penstock.contract.tables import Packer
-from penstock.spark.jobs.runs import Cell, SparkTasks, Summary, run_id
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+from penstock.spark.jobs.runs import Cell, Session, SparkTasks, Summary, check_queues, run_id
 
 _PACKED = ("queue", "before", "after", "freed")
 _EXPIRED = ("queue", "expired", "done", "bytes", "freed")
 
 
 def pack(
-    spark: "SparkSession",
+    spark: Session,
     store: str | os.PathLike[str],
     queues: Sequence[str] = (),
     id: str | None = None,  # noqa: A002 - the word of all jobs
@@ -34,6 +30,7 @@ def pack(
     """
     packer, url = _packer(store)
     wanted = sorted({names.checked(queue) for queue in queues})
+    check_queues(url, wanted)
     run = run_id(id, "pack", store=url, queues=wanted)
     packed = sorted(packer.pack(url, wanted, dry_run, SparkTasks(spark)))
     rows: list[list[Cell]] = [[*each, max(0, each.before - each.after)] for each in packed]
@@ -41,7 +38,7 @@ def pack(
 
 
 def expire(
-    spark: "SparkSession",
+    spark: Session,
     store: str | os.PathLike[str],
     id: str | None = None,  # noqa: A002 - the word of all jobs
     dry_run: bool = False,

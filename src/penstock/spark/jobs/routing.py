@@ -15,10 +15,10 @@ import penstock
 from penstock.contract.kinds import kind_of
 from penstock.contract.tables import Router
 from penstock.errors import InvalidArgument, NotSupported
-from penstock.spark.jobs.runs import Summary, check_store, own_session, run_id
+from penstock.spark.jobs.runs import Session, Summary, check_folder, check_store, own_session, run_id
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import DataFrame
 
 _ROWS = 200_000  # log entries in one batch
 _COLUMNS = ("queue", "routed")
@@ -26,7 +26,7 @@ _LOOK = 0.5  # seconds between two calls of stopped()
 
 
 def route(
-    spark: "SparkSession",
+    spark: Session,
     store: str,
     *,
     available_now: bool = False,
@@ -54,6 +54,8 @@ def route(
         raise InvalidArgument(f"rows={rows}: look at one at least")
     url = kind_of(store).absolute(store)
     check_store(url)
+    if checkpoint is not None and "://" not in os.fspath(checkpoint):
+        check_folder("checkpoint", checkpoint)
     session = own_session(spark)
     with closing(kind_of(url).tables(url).router(url, penstock.open)) as router:
         routing = _Routing(router)

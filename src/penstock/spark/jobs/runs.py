@@ -3,23 +3,27 @@
 import hashlib
 import heapq
 import json
+import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from difflib import get_close_matches
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeVar
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar, Union
 
 import penstock
+from penstock.contract import names
 from penstock.contract.kinds import check_exists, kind_of
 from penstock.contract.store import Store
-from penstock.errors import InvalidArgument, PenstockError
+from penstock.errors import InvalidArgument, PenstockError, QueueNotFound
 from penstock.sharing.backend import engine_of
 from penstock.spark.options import located
-from penstock.spark.processes import task
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
+Session = Union["SparkSession", Callable[[], "SparkSession"]]  # a session, or a function that starts one
 Cell = str | int | float | None
 Item = TypeVar("Item")
 Answer = TypeVar("Answer")
@@ -87,6 +91,27 @@ def check_store(url: str) -> None:
     kind_of(url).tables(url).check(url)
 
 
+def check_queues(url: str, queues: Iterable[str]) -> None:
+    """QueueNotFound if a store lacks one of these queues."""
+    wanted = [names.checked(queue) for queue in queues]
+    known = kind_of(url).tables(url).settings(url, penstock.open) if wanted else {}
+    for queue in wanted:
+        if queue not in known:
+            close = get_close_matches(queue, known, 1)
+            hint = f"; is it {close[0]!r}?" if close else ""
+            raise QueueNotFound(f"there is no queue {queue!r} in {url!r}{hint}")
+
+
+def check_folder(what: str, path: str | os.PathLike[str]) -> None:
+    """InvalidArgument if a folder of this machine cannot be written to, or made."""
+    folder = Path(path).absolute()
+    there = next(each for each in (folder, *folder.parents) if each.exists() or each.is_symlink())
+    if not there.is_dir():
+        raise InvalidArgument(f"{what} {os.fspath(path)!r}: {str(there)!r} is a file: give a folder")
+    if not os.access(there, os.W_OK | os.X_OK):
+        raise InvalidArgument(f"{what} {os.fspath(path)!r}: {str(there)!r} may not be written to")
+
+
 def place_of(url: str) -> str:
     """A store's place, equal for all spellings of its URL; part of a run's id."""
     located(url)
@@ -98,9 +123,14 @@ def already_loaded(url: str, run: str) -> list[list[Any]] | None:
     return kind_of(url).tables(url).brought(url, run, penstock.open)
 
 
-def own_session(spark: "SparkSession") -> "SparkSession":
+def started(spark: Session) -> "SparkSession":
+    """The session; a job calls this after its checks, because Spark takes seconds to start."""
+    return spark() if callable(spark) else spark
+
+
+def own_session(spark: Session) -> "SparkSession":
     """A new session on the same Spark, so that a job's settings do not change the caller's."""
-    own = spark.newSession()
+    own = started(spark).newSession()
     for name, value in _SETTINGS.items():
         own.conf.set(name, value)
     return own
@@ -118,7 +148,7 @@ def table(session: "SparkSession", url: str, name: str, schema: str = "", **opti
 class SparkTasks:
     """Spark as the executor of a packer: spreads many small items over few tasks."""
 
-    def __init__(self, spark: "SparkSession") -> None:
+    def __init__(self, spark: Session) -> None:
         self._spark = spark
 
     def open(self, url: str) -> tuple[Store, Any]:
@@ -134,7 +164,7 @@ class SparkTasks:
     ) -> list[Answer]:
         if not items:
             return []
-        context = self._spark.sparkContext
+        context = started(self._spark).sparkContext
         tasks = spread(items, sizes, context.defaultParallelism)
         try:
             return list(context.parallelize(tasks, len(tasks)).flatMap(partial(_work, work)).collect())
@@ -146,6 +176,8 @@ class SparkTasks:
 
 
 def _work(work: Callable[[list[Item], int], Iterable[Answer]], items: list[Item]) -> Iterator[Answer]:
+    from penstock.spark.processes import task
+
     yield from work(items, task()[1])
 
 

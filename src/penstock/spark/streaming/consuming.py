@@ -33,7 +33,7 @@ from penstock.contract.stream_operations import Streams
 from penstock.contract.streams import HEARTBEAT, BatchPlan, boot, reader_name
 from penstock.contract.tables import BatchFiles
 from penstock.engine.arrow_columns import parts_of, rows_of, sources_of
-from penstock.errors import NotSupported, PenstockError, StreamInUse
+from penstock.errors import NotSupported, PenstockError, StreamInUse, StreamMismatch
 from penstock.spark.options import StreamOptions
 from penstock.spark.processes import driver, in_one_line
 from penstock.spark.streaming.settling import BatchName, batch_of, offset_of, receipt_ends
@@ -41,7 +41,7 @@ from penstock.spark.tables import PartsReader, partitions
 from penstock.system import processes
 from penstock.system.clock import rest
 
-_PATIENCE = 15.0  # seconds to wait for the end of the stream's previous reader process
+_PATIENCE = 1.5  # seconds to wait for the end of the stream's previous reader process, which Spark kills
 _PAUSE = 0.1  # seconds between two attempts to begin
 _MOST = 100_000_000  # messages of a batch, whatever the option says
 _PAGE = 1_000  # messages per request
@@ -88,7 +88,7 @@ class BatchPart:
 
 
 def parts_of_batch(
-    plan: BatchPlan, batch: BatchName, schema: pa.Schema
+    plan: BatchPlan, batch: BatchName, schema: pa.Schema, split: int | None = None
 ) -> tuple[list[BatchPart], BatchFiles | None]:
     """The parts of a batch, and its files if this machine sees them."""
     if not plan.pages:
@@ -98,7 +98,7 @@ def parts_of_batch(
     order = np.argsort(rows["seq"].to_numpy(), kind="stable")
     if not (order[1:] > order[:-1]).all():
         rows = rows.take(pa.array(order))
-    slices = parts_of(rows, bodies=True)
+    slices = parts_of(rows, bodies=True, split=split)
     tables = kind_of(batch.store).tables(batch.store)
     files = tables.batch_files(plan, slices, batch.queue, receipt_ends(batch))
     parts = []
@@ -111,19 +111,36 @@ def parts_of_batch(
 class _Session:
     """This process as the one reader of a stream, until close()."""
 
-    def __init__(self, options: StreamOptions) -> None:
+    def __init__(self, options: StreamOptions, known: BatchName | None) -> None:
         self._options = options
-        self._store = penstock.open(options.store)
-        self.streams = Streams(self._store.run)
+        self.store = penstock.open(options.store)
+        self.streams = Streams(self.store.run)
         self.reader = reader_name()
         self._closing = threading.Event()
         try:
+            if known is not None:
+                self._check(known)
             self._begin()
         except BaseException:
-            self._store.close()
+            self.store.close()
             raise
         if kind_of(options.store).remote:
             threading.Thread(target=self._heartbeat, name="penstock-heartbeat", daemon=True).start()
+
+    def _check(self, known: BatchName) -> None:
+        """Refuse the checkpoint of another stream before this one is made."""
+        options = self._options
+        checkpoint = f"the checkpoint is of stream {known.stream!r} of queue {known.queue!r} in {known.store!r}"
+        if (known.queue, known.stream) == (options.queue, options.stream):
+            if not known.batch or any(
+                (each.queue, each.stream) == (options.queue, options.stream) for each in self.streams.all()
+            ):
+                return
+            checkpoint += f", at batch {known.batch}, and {options.store!r} has no such stream"
+        raise StreamMismatch(
+            f"{checkpoint}: give the query that stream, or a new checkpointLocation to read stream "
+            f"{options.stream!r} of queue {options.queue!r}"
+        )
 
     def _register(self) -> None:
         self.streams.begin(self._options.queue, self._options.stream or "", self.reader)
@@ -146,7 +163,7 @@ class _Session:
 
     def close(self) -> None:
         self._closing.set()
-        self._store.close()
+        self.store.close()
 
 
 class ConsumingReader(PartsReader, DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -157,6 +174,7 @@ class ConsumingReader(PartsReader, DataSourceStreamReader, SupportsTriggerAvaila
         self._schema = schema
         self._open: _Session | None = None
         self._files: list[BatchFiles] = []  # of batches that tasks may still read
+        self._latest = 0  # the number of the latest batch
         self._run: str | None = None  # the name of an availableNow run
 
     def __getstate__(self) -> dict[str, Any]:
@@ -175,10 +193,10 @@ class ConsumingReader(PartsReader, DataSourceStreamReader, SupportsTriggerAvaila
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
         """Settle the batches up to `start`; the next batch, recorded or new, or `start` if there is none."""
         with in_one_line():
-            session, options = self._session(), self._options
+            known = batch_of(start)
+            session, options = self._session(known), self._options
             while self._files:
                 self._files.pop().drop()
-            known = batch_of(start)
             rows = _MOST if isinstance(limit, ReadAllAvailable) else min(options.rows, _MOST)
             after = known.batch if known else 0
             batch = session.streams.next(
@@ -186,6 +204,7 @@ class ConsumingReader(PartsReader, DataSourceStreamReader, SupportsTriggerAvaila
             )
             if batch is None or (known is not None and batch == known.batch):
                 return start
+            self._latest = batch
             return offset_of(options, batch)
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
@@ -194,14 +213,21 @@ class ConsumingReader(PartsReader, DataSourceStreamReader, SupportsTriggerAvaila
             batch = batch_of(end)
             if batch is None or batch == batch_of(start):
                 return []
-            session, options = self._session(), self._options
+            session, options = self._session(batch), self._options
             pins = f"{processes.name_of(driver())}@{boot()}"
             plan = session.streams.read(options.queue, options.stream or "", batch.batch, pins)
             here = batch._replace(store=options.store, queue=options.queue)
-            parts, files = parts_of_batch(plan, here, self._arrow())
+            parts, files = parts_of_batch(plan, here, self._arrow(), options.partitions)
             if files is not None:
                 self._files.append(files)
-            return partitions(parts)
+            return partitions(parts, options.partitions)
+
+    def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802 - Spark's name
+        """For the progress of the query: the latest batch, and the messages that wait behind it."""
+        with in_one_line():
+            session = self._session(None)
+            waiting = session.store.queue(self._options.queue).counts()["available"]
+            return {**offset_of(self._options, self._latest), "behind": waiting}
 
     def commit(self, end: dict[str, Any]) -> None:
         """Nothing: Spark does not report every commit, so latestOffset() settles."""
@@ -211,7 +237,10 @@ class ConsumingReader(PartsReader, DataSourceStreamReader, SupportsTriggerAvaila
             self._open.close()
             self._open = None
 
-    def _session(self) -> _Session:
+    def _session(self, known: BatchName | None) -> _Session:
+        """This process as the stream's reader; StreamMismatch if the checkpoint is of another stream."""
+        if known is not None:
+            self._latest = max(self._latest, known.batch)
         if self._open is None:
-            self._open = _Session(self._options)
+            self._open = _Session(self._options, known)
         return self._open

@@ -1,12 +1,13 @@
 """readStream with mode "follow", or of the table log: new messages in order, without consuming them.
 
-An offset of a queue is {"after": 1200, "from": 0, "gaps": 1}. after: the id of the last message read. from: the
-batch's own start, which Spark does not know when it repeats the first batch. gaps: the id below which messages
-were missing when the stream began. An offset of a log is {"sequence": 1200}: all entries before this one were
-read.
+An offset of a queue is {"after": 1200, "from": 0, "gaps": 1, "queue": "jobs"}. after: the id of the last message
+read. from: the batch's own start, which Spark does not know when it repeats the first batch. gaps: the id below
+which messages were missing when the stream began. queue: missing in older checkpoints. An offset of a log is
+{"sequence": 1200}: all entries before this one were read.
 """
 
 import threading
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass
@@ -29,13 +30,13 @@ from penstock.contract.kinds import kind_of
 from penstock.contract.stream_operations import Streams
 from penstock.contract.streams import HEARTBEAT, Ahead, Lost, boot, reader_name
 from penstock.contract.tables import Follower, LogFollower
-from penstock.errors import PenstockError
+from penstock.errors import PenstockError, StreamMismatch
 from penstock.spark.options import LogOptions, StreamOptions
 from penstock.spark.processes import driver, in_one_line
 from penstock.spark.streaming.consuming import opened_from
 from penstock.spark.tables import PartsReader, partitions
 
-_BEGINNING: dict[str, Any] = {"after": None}
+_LOOK = 5.0  # seconds between two looks at the end of the queue, which costs a read of its last file
 _ALL = 2**40  # messages
 _ANY_SIZE = 2**63 - 1
 _PAGE = 1_000  # messages per request
@@ -52,13 +53,15 @@ class FollowingReader(PartsReader, DataSourceStreamReader, SupportsTriggerAvaila
         self._named: Named | None = None
         self._began: dict[str, Any] = {}
         self._stop_at: int | None = None  # the last message of an availableNow run
+        self._until = self._end = 0  # the last message of the latest batch, and of the queue
+        self._look_at = 0.0  # when to look for that again
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_open": None, "_named": None}
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name
         """No id yet: the offset of the first batch contains the start."""
-        return dict(_BEGINNING)
+        return {"after": None, "queue": self._options.queue}
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 - Spark's name
         return ReadMaxRows(self._options.rows)
@@ -71,6 +74,7 @@ class FollowingReader(PartsReader, DataSourceStreamReader, SupportsTriggerAvaila
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
         """The end of the next batch after `start`, within the limits; `start` if there are no new messages."""
         with in_one_line():
+            self._check_queue(start)
             first = start["after"] is None
             began = self._resolved() if first else start
             after, gaps = began["after"], began["gaps"]
@@ -84,19 +88,30 @@ class FollowingReader(PartsReader, DataSourceStreamReader, SupportsTriggerAvaila
             )
             self._check(ahead.lost)
             until = ahead.until if self._stop_at is None else max(after, min(ahead.until, self._stop_at))
+            self._until = until
             if until == after and not first:
                 return start
-            return {"after": until, "from": after, "gaps": gaps}
+            return {"after": until, "from": after, "gaps": gaps, "queue": self._options.queue}
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         """The parts of a batch, new or replayed."""
         with in_one_line():
+            self._check_queue(end)
             after, until = end["from"] if start["after"] is None else start["after"], end["after"]
             if after == until:
                 return []
             ahead = self._entering().ahead(after, end["gaps"], 0, 1, until)
             self._check(ahead.lost)
-            return partitions(self._entering().parts(after, until, ahead))
+            return partitions(self._entering().parts(after, until, ahead), self._options.partitions)
+
+    def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802 - Spark's name
+        """For the progress of the query: the last message of the queue, and how far the batch is behind."""
+        with in_one_line():
+            if time.monotonic() >= self._look_at:
+                self._end, _ = self._entering().start("latest")
+                self._look_at = time.monotonic() + _LOOK
+            end = max(self._end, self._until)
+            return {"after": end, "queue": self._options.queue, "behind": end - self._until}
 
     def commit(self, end: dict[str, Any]) -> None:
         """Nothing: Spark does not report every commit, so latestOffset() tells the store what was read."""
@@ -124,6 +139,15 @@ class FollowingReader(PartsReader, DataSourceStreamReader, SupportsTriggerAvaila
             after, gaps = self._entering().start(self._options.starting)
             self._began = {"after": after, "gaps": gaps}
         return self._began
+
+    def _check_queue(self, offset: dict[str, Any]) -> None:
+        """StreamMismatch if the checkpoint is of another queue."""
+        queue = self._options.queue
+        if offset.get("queue", queue) != queue:
+            raise StreamMismatch(
+                f"the checkpoint is of queue {offset['queue']!r}: follow that one, or give a new "
+                f"checkpointLocation to follow queue {queue!r}"
+            )
 
     def _check(self, lost: Lost | None) -> None:
         """PenstockError if messages are lost, unless failOnDataLoss is false."""
@@ -247,6 +271,7 @@ class LogReader(PartsReader, DataSourceStreamReader, SupportsTriggerAvailableNow
         self._schema = schema
         self._open: LogFollower | None = None
         self._until: int | None = None  # where an availableNow run ends
+        self._end = self._read = 0  # the end of the log, and of the latest batch
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_open": None}
@@ -270,15 +295,21 @@ class LogReader(PartsReader, DataSourceStreamReader, SupportsTriggerAvailableNow
         with in_one_line():
             before = int(start[_SEQUENCE])
             end = self._log().end() if self._until is None else self._until
+            self._end = max(before, end)
             if isinstance(limit, ReadMaxRows):
                 end = min(end, self._log().reach(before, end, limit.max_rows))
-            return {_SEQUENCE: max(before, end)}
+            self._read = max(before, end)
+            return {_SEQUENCE: self._read}
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         """The parts of a batch, new or replayed."""
         first, last = int(start[_SEQUENCE]), int(end[_SEQUENCE])
         with in_one_line():
-            return partitions(self._log().parts(first, last)) if first < last else []
+            return partitions(self._log().parts(first, last), self._options.read.split) if first < last else []
+
+    def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802 - Spark's name
+        """For the progress of the query: the end of the log."""
+        return {_SEQUENCE: self._end, "behind": self._end - self._read}
 
     def commit(self, end: dict[str, Any]) -> None:
         """Nothing: the log keeps no entries for its followers."""

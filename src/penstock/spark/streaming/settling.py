@@ -150,10 +150,12 @@ def fail(df: "DataFrame", reason: str | None = None, delay: float = 0) -> int:
             'these rows have no column receipt, which names their messages: keep it, as in select("receipt", ...)'
         )
     reason, delay = checked_reason(reason), seconds("delay", delay)
-    failed: dict[BatchName, list[str]] = {}
-    for (receipt,) in df.select("receipt").distinct().collect():
+    failed: dict[BatchName, set[str]] = {}
+    # Not distinct(): a task of an aggregate contains Spark's plan, with the plan's tags. Adaptive execution adds
+    # tags in other threads, and a task cannot be serialized meanwhile ("Illegal size 5 of collection").
+    for (receipt,) in df.select("receipt").collect():
         batch, id_ = parse_receipt(str(receipt))
-        failed.setdefault(batch, []).append(id_)
+        failed.setdefault(batch, set()).add(id_)
     for batch, ids in failed.items():
         _fail(batch, ids, reason, delay)
     return sum(map(len, failed.values()))

@@ -66,7 +66,7 @@ class JournalTables(Tables):
         pins = new_plan(folder, owner)
         try:
             if read.table == "messages":
-                return _Messages(store, pins, schema, read.states).parts(list(found))
+                return _Messages(store, pins, schema, read).parts(list(found))
             rows = _queues(store, found, schema) if read.table == "queues" else _attempts(store, found)
             made = rows_as_batch(rows, schema)
             if not len(made):
@@ -291,10 +291,10 @@ def _changed(path: str) -> PenstockError:
 class _Messages:
     """Plans a read of messages."""
 
-    def __init__(self, store: StoreSnapshot, pins: Pins, schema: pa.Schema, states: Sequence[str]) -> None:
+    def __init__(self, store: StoreSnapshot, pins: Pins, schema: pa.Schema, read: Read) -> None:
         self._store = store
         self._pins = pins
-        self._states = states
+        self._states, self._split = read.states, read.split
         self._bodies = bool(BODY.intersection(schema.names))
         self._wanted = sources_of(schema.names)
         self._queues: list[str] = []
@@ -317,7 +317,8 @@ class _Messages:
             return parts
         self._pins.make()
         names = {"queues": self._queues, "files": self._files}
-        return [*parts, *write_plan(self._pins.folder, parts_of(joined(found), self._bodies), names)]
+        written = write_plan(self._pins.folder, parts_of(joined(found), self._bodies, split=self._split), names)
+        return [*parts, *written]
 
     def _kestrel_parts(self, queue: str, view: QueueSnapshot, items: Mapping[int, Item]) -> list[KestrelPart]:
         wanted = dict.fromkeys(["seq", "size", *self._wanted])

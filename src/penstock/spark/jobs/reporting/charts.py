@@ -19,11 +19,11 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, MaxNLocator, NullLocator
 
-from penstock.spark.jobs.reporting.numbers import MOST_ATTEMPTS, STEPS, Slice, Windows
+from penstock.spark.jobs.reporting.numbers import STEPS, Slice, Windows
 
 _COLOURS = {
     "ink": "#010001", "soft": "#020002", "line": "#030003",
-    "put": "#040004", "done": "#050005", "failed": "#060006",
+    "put": "#040004", "done": "#050005", "failed": "#060006", "waits": "#0a000a",
     "p50": "#070007", "p90": "#080008", "p99": "#090009",
 }  # fmt: skip
 _STYLE: Any = {
@@ -55,9 +55,7 @@ def throughput(slices: Sequence[Slice], windows: Windows, width: int, height: in
         axes.stairs(done, edges, fill=True, color=_COLOURS["done"], alpha=0.8, linewidth=0)
         axes.stairs(settled, edges, baseline=done, fill=True, color=_COLOURS["failed"], linewidth=0)
         axes.stairs(put, edges, color=_COLOURS["put"], linewidth=2, baseline=None)
-        axes.set_ylim(0, max(1, *put, *settled) * 1.08)
-        axes.yaxis.set_major_locator(MaxNLocator(5, integer=True))
-        axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: brief(value)))
+        _count_axis(axes, max(1, *put, *settled))
         _time_axis(axes, windows, width)
         said = [f"put {each.put:,}, done {each.done:,}, failed {each.failed:,}" for each in slices]
         return _svg(figure, axes, width, height, edges, _tips(slices, windows, said) if tips else [])
@@ -101,24 +99,24 @@ def _alone(values: Sequence[float | None], place: int) -> bool:
     return values[place] is not None and sum(value is not None for value in around) == 1
 
 
-def attempts(counts: dict[int, int], width: int, height: int) -> str:
-    """Bars of settled messages by their number of attempts."""
-    numbers = range(1, max(3, *counts) + 1) if counts else range(1, 4)
-    values = [counts.get(number, 0) for number in numbers]
-    labels = [f"{number}+" if number == MOST_ATTEMPTS else str(number) for number in numbers]
-    with matplotlib.rc_context(_STYLE | {"axes.grid": False}):
+def depth(slices: Sequence[Slice], windows: Windows, width: int, height: int, tips: bool = True) -> str:
+    """Messages that wait or are in flight at the end of each window, as an area."""
+    with matplotlib.rc_context(_STYLE):
         figure, axes = _figure(width, height)
-        axes.bar(labels, values, width=0.7, color=_COLOURS["p50"])
-        for place, value in enumerate(values):
-            axes.annotate(
-                brief(value), (place, value), (0, 4), textcoords="offset points", ha="center", fontsize=11,
-                color=_COLOURS["ink" if value else "soft"],
-            )  # fmt: skip
-        axes.set_ylim(0, max(1, *values) * 1.15)
-        axes.yaxis.set_major_locator(NullLocator())
-        axes.tick_params(axis="x", length=0)
-        axes.set_xlabel("attempts", color=_COLOURS["soft"])
-        return _svg(figure, axes, width, height, [], [])
+        edges = _days([*windows.starts(), windows.first + windows.count * windows.length])
+        values = [each.depth for each in slices]
+        axes.stairs(values, edges, fill=True, color=_COLOURS["waits"], alpha=0.25, linewidth=0)
+        axes.stairs(values, edges, color=_COLOURS["waits"], linewidth=2, baseline=None)
+        _count_axis(axes, max(1, *values))
+        _time_axis(axes, windows, width)
+        said = [f"{each.depth:,} unsettled at the end" for each in slices]
+        return _svg(figure, axes, width, height, edges, _tips(slices, windows, said) if tips else [])
+
+
+def _count_axis(axes: Axes, top: int) -> None:
+    axes.set_ylim(0, top * 1.08)
+    axes.yaxis.set_major_locator(MaxNLocator(5, integer=True))
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: brief(value)))
 
 
 def _figure(width: int, height: int) -> tuple[Figure, Axes]:

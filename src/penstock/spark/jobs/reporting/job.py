@@ -5,27 +5,25 @@ import os
 import re
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import penstock
 from penstock.contract.kinds import kind_of
 from penstock.contract.message import STATES
 from penstock.contract.names import DEFAULT
-from penstock.errors import InvalidArgument, NotSupported
+from penstock.errors import NotSupported
+from penstock.spark.jobs.archive_table import check_archive
 from penstock.spark.jobs.reporting.numbers import Figures, Numbers, compute, gathered, parse_window
-from penstock.spark.jobs.runs import Cell, Summary, check_store, own_session, run_id, table
+from penstock.spark.jobs.runs import Cell, Session, Summary, check_folder, check_store, own_session, run_id, table
 from penstock.system.clock import SystemClock
 from penstock.system.files import SystemDisk, replace_file
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
 
 _COLUMNS = ("queue", *STATES, "wait_p50", "wait_p99", "process_p50", "process_p99")  # few enough for a terminal
 _ROWS = 50  # queues in the table
 
 
 def report(
-    spark: "SparkSession",
+    spark: Session,
     store: str | os.PathLike[str],
     out: str | os.PathLike[str],
     archive: str | os.PathLike[str] | None = None,
@@ -48,16 +46,17 @@ def report(
     path = None if archive is None else os.fspath(archive)
     length = None if window is None else parse_window(window)
     check_store(url)
-    if folder.exists() and not folder.is_dir():
-        raise InvalidArgument(f"out {os.fspath(out)!r} is a file: give a folder")
+    check_folder("out", folder)
+    if path is not None:
+        check_archive(path)
     if id is not None and (before := _written(folder, run_id(id, "report"))):
         return before
     session = own_session(spark)
     settings = table(session, url, "queues", "name string, keep_done double").collect()
-    facts, failures = gathered(session, url, path)
+    facts, attempts = gathered(session, url, path)
     facts.persist()  # one snapshot for all queries
     try:
-        numbers = compute(facts, failures, [row["name"] for row in settings], length)
+        numbers = compute(facts, attempts, [row["name"] for row in settings], length)
     finally:
         facts.unpersist()
     # The queue `default` always exists, and is often unused.

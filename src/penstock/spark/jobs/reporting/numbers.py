@@ -3,13 +3,15 @@
     from, to         the first and the last event; window: the length of a time window, in seconds
     total, queues    of all messages, and of each queue: messages by state, numbers of put, done and failed ones,
                      times as below, attempts (settled messages by their number of attempts)
-    windows          of each time window: numbers of put, done and failed messages, times as below
+    windows          of each time window: numbers of put, done and failed messages, depth, times as below
     queue_windows    windows of the queues with the most messages
     reasons          reasons of failed attempts, the most frequent first: of all queues, and of these
 
-Times are count, p50, p90, p99 and max in seconds. waiting: from the moment when a message could first be claimed
-to its first claim; counts in the window of that claim. processing: from the last claim to done or failed; counts
-in the window of its end.
+    consumers        those with the most claims: messages, attempts, failures, last_seen (milliseconds)
+
+depth: messages that are neither done nor failed at the end of a window. Times are count, p50, p90, p99 and max in
+seconds. waiting: from the moment when a message could first be claimed to its first claim; counts in the window of
+that claim. processing: from the last claim to done or failed; counts in the window of its end.
 
 The input is one row per message of a store and an archive, with its events in milliseconds since the epoch. A
 message in both counts as the store has it, which may be later.
@@ -36,12 +38,14 @@ _PERCENTILES = (0.5, 0.9, 0.99)
 _ACCURACY = 10_000  # a percentile is off by at most one rank in this many
 _TOP = 12  # queues with windows of their own
 _REASONS = 12
+_CONSUMERS = 50
 _ALL = ""  # the series of all queues; no queue has this name
 _MESSAGES = (
     "queue string, id string, created_at timestamp, received_at timestamp, visible_at timestamp, attempts int, "
     "state string, claimed_at timestamp, settled_at timestamp, reason string"
 )
-_ATTEMPTS = "queue string, id string, claimed_at timestamp, outcome string, reason string"
+_ATTEMPT = ("queue", "id", "consumer", "claimed_at", "ended_at", "outcome", "reason")
+_ATTEMPTS = ", ".join(f"{name} {'timestamp' if name.endswith('_at') else 'string'}" for name in _ATTEMPT)
 _NAMES = [column.split()[0] for column in _MESSAGES.split(", ")]
 _IDENTITY = ["queue", "id", "received_at", "created_at"]
 _REASON = 300  # characters of a reason, which may contain a traceback
@@ -125,20 +129,20 @@ def checked_windows(windows: Windows) -> Windows:
 
 
 def gathered(session: "SparkSession", store: str, archive: str | None) -> "tuple[DataFrame, DataFrame]":
-    """One row per message, and one row per failed attempt with its reason."""
+    """One row per message, and one row per attempt."""
     attempts = table(session, store, "attempts", _ATTEMPTS)
     stored = table(session, store, "messages", _MESSAGES)
     first = attempts.groupBy("queue", "id").agg(F.min("claimed_at").alias("first_claim"))
     messages = stored.join(first, ["queue", "id"], "left")
-    failures = attempts.where("outcome = 'failed'").select("queue", "reason")
     if archive is not None:
         old = archived(session, archive).join(stored.select(_IDENTITY), _IDENTITY, "anti")
         first_claim = F.array_min(F.transform("history", lambda each: each["claimed_at"]))
         messages = messages.unionByName(old.select(*_NAMES, first_claim.alias("first_claim")))
-        each = old.select("queue", F.explode("history").alias("attempt"))
-        each = each.where("attempt.outcome = 'failed'").select("queue", F.col("attempt.reason").alias("reason"))
-        failures = failures.unionByName(each)
-    return _timed(messages), failures.withColumn("reason", F.substring("reason", 1, _REASON))
+        each = old.select("queue", "id", F.explode("history").alias("attempt"))
+        of_attempt = [name for name in _ATTEMPT if name not in ("queue", "id")]
+        each = each.select("queue", "id", *(F.col(f"attempt.{name}").alias(name) for name in of_attempt))
+        attempts = attempts.unionByName(each)
+    return _timed(messages), attempts.withColumn("reason", F.substring("reason", 1, _REASON))
 
 
 def _timed(messages: "DataFrame") -> "DataFrame":
@@ -183,6 +187,7 @@ class Slice:
     failed: int = 0
     waiting: Times = field(default_factory=Times)
     processing: Times = field(default_factory=Times)
+    depth: int = 0
 
 
 @dataclass
@@ -209,6 +214,17 @@ class Reason:
 
 
 @dataclass
+class Consumer:
+    """What a consumer has claimed, of messages that are still known."""
+
+    consumer: str | None
+    messages: int
+    attempts: int
+    failures: int
+    last_seen: int  # milliseconds: its last claim, or the last end of one
+
+
+@dataclass
 class Numbers:
     """All numbers of a report."""
 
@@ -219,6 +235,7 @@ class Numbers:
     queues: list[Figures]  # by number of messages, the largest first
     slices: dict[str, list[Slice]]  # by queue; `_ALL` for all queues together
     reasons: dict[str, list[Reason]]
+    consumers: list[Consumer] = field(default_factory=list)
 
     @property
     def all_slices(self) -> list[Slice]:
@@ -241,6 +258,7 @@ class Numbers:
             "queues": [asdict(each) for each in self.queues],
             "windows": [asdict(each) for each in self.all_slices],
             "queue_windows": {name: [asdict(each) for each in self.slices[name]] for name in named},
+            "consumers": [asdict(each) for each in self.consumers],
             "reasons": {
                 "total": [asdict(each) for each in self.all_reasons],
                 "queues": {name: [asdict(each) for each in self.reasons.get(name, [])] for name in named},
@@ -248,7 +266,7 @@ class Numbers:
         }
 
 
-def compute(facts: "DataFrame", failures: "DataFrame", names: list[str], length: int | None) -> Numbers:
+def compute(facts: "DataFrame", attempts: "DataFrame", names: list[str], length: int | None) -> Numbers:
     """The numbers of all messages; `names` are all queues, also those without messages."""
     rows = facts.rollup("queue").agg(F.grouping("queue").alias("every"), *_measures()).collect()
     known = {row["queue"]: _figures(row, row["queue"]) for row in rows if not row["every"]}
@@ -264,8 +282,8 @@ def compute(facts: "DataFrame", failures: "DataFrame", names: list[str], length:
     total.attempts = dict(sorted(sum((Counter(each.attempts) for each in queues), Counter()).items()))
     windows = checked_windows(windows_of(every["first"], every["last"], length))
     top = [each.queue for each in queues[:_TOP] if each.put]
-    slices, reasons = _slices(facts, windows, top), _reasons(facts, failures, top)
-    return Numbers(windows, every["first"], every["last"], total, queues, slices, reasons)
+    slices, reasons = _slices(facts, windows, top), _reasons(facts, attempts, top)
+    return Numbers(windows, every["first"], every["last"], total, queues, slices, reasons, _consumers(attempts))
 
 
 def _measures() -> "list[Column]":
@@ -340,14 +358,32 @@ def _slices(facts: "DataFrame", windows: Windows, top: list[str]) -> dict[str, l
         timed = row["what"] in ("waiting", "processing")
         value: Any = _times_of(row, "took") if timed else row["count"]
         setattr(found[row["series"]][row["window"]], row["what"], value)
+    for series in found.values():
+        depth = 0
+        for one in series:
+            depth += one.put - one.done - one.failed
+            one.depth = depth
     return {name: found[name] for name in (_ALL, *top)}
 
 
-def _reasons(facts: "DataFrame", failures: "DataFrame", top: list[str]) -> dict[str, list[Reason]]:
+def _consumers(attempts: "DataFrame") -> list[Consumer]:
+    """The consumers with the most claims."""
+    found = attempts.groupBy("consumer").agg(
+        F.count_distinct("queue", "id").alias("messages"),
+        F.count("*").alias("attempts"),
+        F.count_if(F.col("outcome") == "failed").alias("failures"),
+        F.max(F.unix_millis(F.greatest("claimed_at", "ended_at"))).alias("last_seen"),
+    )
+    most = found.orderBy(F.desc("attempts"), "consumer").limit(_CONSUMERS)
+    return [Consumer(**row.asDict()) for row in most.collect()]
+
+
+def _reasons(facts: "DataFrame", attempts: "DataFrame", top: list[str]) -> dict[str, list[Reason]]:
     """The most frequent reasons of all queues, and of each of the largest."""
     failed = facts.where("state = 'failed'").select(
         "queue", "reason", F.lit(0).alias("one"), F.lit(1).alias("message")
     )
+    failures = attempts.where("outcome = 'failed'")
     both = failures.select("queue", "reason", F.lit(1).alias("one"), F.lit(0).alias("message")).unionByName(failed)
     counted = (
         both.withColumn("series", F.explode(_series(top)))

@@ -9,7 +9,16 @@ from penstock.contract.message import STATES
 from penstock.contract.streams import StreamInfo
 from penstock.spark.jobs.reporting import charts
 from penstock.spark.jobs.reporting.charts import count, duration, moment, share
-from penstock.spark.jobs.reporting.numbers import Figures, Numbers, Reason, Slice, Times, Windows
+from penstock.spark.jobs.reporting.numbers import (
+    MOST_ATTEMPTS,
+    Consumer,
+    Figures,
+    Numbers,
+    Reason,
+    Slice,
+    Times,
+    Windows,
+)
 
 ROWS = 50  # queues in the table
 _CHARTED = 6  # queues with charts of their own
@@ -51,6 +60,8 @@ def render(
     if numbers.windows:
         parts += [_over_time(numbers, numbers.windows), _outcomes(numbers)]
     parts.append(_queues(numbers.queues))
+    if numbers.consumers:
+        parts.append(_consumers(numbers.consumers))
     if streams:
         parts.append(_streams(streams, made_at))
     if numbers.windows and len(numbers.queues) > 1:
@@ -98,6 +109,7 @@ def _more(times: Times, what: str) -> str:
 def _over_time(numbers: Numbers, windows: Windows) -> str:
     slices = numbers.all_slices
     cards = _throughput(slices, windows, "Throughput", f"Messages per window of {windows}.", (_WIDE, 240), 200)
+    cards += _depth(slices, windows, "Messages that were neither done nor failed, at the end of each window.")
     pairs = "".join(_percentiles(slices, windows, what, _TIMES[what], _ABOUT[what]) for what in _TIMES)
     return (
         f'<h2>Over time</h2>\n<div class="cards">{cards}<div class="cards two">{pairs}</div></div>\n'
@@ -109,11 +121,25 @@ def _outcomes(numbers: Numbers) -> str:
     settled = numbers.total.done + numbers.total.failed
     once = numbers.total.attempts.get(1, 0)
     said = f"{share(once, settled)} of {count(settled)} settled messages needed one attempt."
-    drawn = _both(lambda width, height: charts.attempts(numbers.total.attempts, width, height), (_HALF, 230), 210)
+    bars = "".join(_attempt(*each, settled) for each in numbers.total.attempts.items())
     if not settled:
-        said, drawn = "No message has been settled.", _none("nothing to show yet")
-    tried = _figure("Attempts", f"Settled messages by the attempts they needed. {said}", said, drawn, "")
+        said, bars = "No message has been settled.", ""
+    body = f'<ul class="bars tried">{bars}</ul>' if bars else _none("nothing to show yet")
+    about = f"Settled messages by the attempts they needed. {said}"
+    tried = f'<section class="card"><h3>Attempts</h3><p class="soft">{about}</p>{body}</section>'
     return f'<h2>Outcomes</h2>\n<div class="cards two">{tried}{_reasons(numbers.all_reasons)}</div>\n'
+
+
+def _attempt(number: int, messages: int, settled: int) -> str:
+    more = " or more" if number == MOST_ATTEMPTS else ""
+    name = f"{number}{more} attempt{'' if number == 1 else 's'}"
+    return _bar(name, f"{count(messages)}<small>{share(messages, settled)}</small>", messages / settled)
+
+
+def _bar(name: str, value: str, part: float) -> str:
+    """A line of a list: a name and a value over a bar. Both are HTML."""
+    bar = f'<i style="--share:{100 * part:.1f}%"></i>'
+    return f"<li><div><span>{name}</span><b>{value}</b></div>{bar}</li>"
 
 
 def _reasons(reasons: Sequence[Reason]) -> str:
@@ -128,10 +154,8 @@ def _reasons(reasons: Sequence[Reason]) -> str:
 
 def _reason(each: Reason, most: int) -> str:
     said = "<em>no reason given</em>" if each.reason is None else escape(each.reason)
-    width = 100 * max(each.attempts, each.messages) / most
     ended = f"<small>{count(each.messages)} for good</small>" if each.messages else ""
-    bar = f'<i style="--share:{width:.1f}%"></i>'
-    return f"<li><div><span>{said}</span><b>{count(each.attempts)}{ended}</b></div>{bar}</li>"
+    return _bar(said, f"{count(each.attempts)}{ended}", max(each.attempts, each.messages) / most)
 
 
 def _queues(queues: Sequence[Figures]) -> str:
@@ -145,7 +169,7 @@ def _queues(queues: Sequence[Figures]) -> str:
     heads = "".join(f"<th scope=col>{name.replace('_', ' ')}</th>" for name in STATES)
     times = "".join(f"<th scope=col>{name}</th>" for name in ("p50", "p90", "p99")) * 2
     head = (
-        f'<tr><th scope=col rowspan=2 style="text-align:left">Queue</th><th colspan={len(STATES)} scope=colgroup>'
+        f"<tr><th scope=col rowspan=2>Queue</th><th colspan={len(STATES)} scope=colgroup>"
         "Messages</th><th colspan=3 scope=colgroup>Waiting time</th>"
         f"<th colspan=3 scope=colgroup>Processing time</th></tr><tr>{heads}{times}</tr>"
     )
@@ -161,6 +185,21 @@ def _queue(each: Figures) -> str:
     counts = "".join(f"<td{'' if n else ' class=zero'}>{count(n)}</td>" for n in each.states.values())
     times = _times(each.waiting) + _times(each.processing)
     return f"<tr><th scope=row>{escape(each.queue)}{bar}</th>{counts}{times}</tr>"
+
+
+def _consumers(consumers: Sequence[Consumer]) -> str:
+    names = ("Consumer", "messages", "attempts", "failures", "last seen (UTC)")
+    head = "".join(f"<th scope=col>{name}</th>" for name in names)
+    rows = ""
+    for each in consumers:
+        named = "<em>without a name</em>" if each.consumer is None else escape(each.consumer)
+        failures = f"<td{'' if each.failures else ' class=zero'}>{count(each.failures)}</td>"
+        rows += (
+            f"<tr><th scope=row>{named}</th><td>{count(each.messages)}</td><td>{count(each.attempts)}</td>"
+            f"{failures}<td>{moment(each.last_seen, seconds=True)}</td></tr>"
+        )
+    about = "What claimed the messages that are still known; last seen at a claim or at its end."
+    return f'<h2>Consumers</h2>\n<p class="soft">{about}</p>{_scrolled("Consumers", f"<tr>{head}</tr>", rows)}\n'
 
 
 def _streams(streams: Sequence[StreamInfo], made_at: int) -> str:
@@ -206,6 +245,7 @@ def _footer() -> str:
     terms = {
         "Put, done, failed": "messages that the store or the archive knows. A done message is gone when its queue "
         "no longer keeps it (keep_done), unless it was archived; so are expired, removed and purged ones.",
+        "Depth": "messages that were put and neither done nor failed at the end of a window, of those known.",
         "Waiting time": "from when a message could first be claimed, its delay being over, to its first "
         "claim. Of a message that came back the delay is no longer known, and counts.",
         "Processing time": "from the last claim to done or failed. An attempt whose lease ran out took its lease.",
@@ -232,6 +272,13 @@ def _throughput(
     said += f"; most were put at {moment(most.start)}: {count(most.put)}"
     drawn = _both(lambda width, height: charts.throughput(slices, windows, width, height, tips), wide, narrow)
     return _figure(title, about, said, drawn, _key(_KEY_COUNTS))
+
+
+def _depth(slices: Sequence[Slice], windows: Windows, about: str) -> str:
+    most = max(slices, key=lambda each: each.depth)
+    said = f"most at {moment(most.start)}: {count(most.depth)}; at the end {count(slices[-1].depth)}"
+    drawn = _both(lambda width, height: charts.depth(slices, windows, width, height), (_WIDE, 200), 180)
+    return _figure("Depth", about, said, drawn, "")
 
 
 def _percentiles(
@@ -289,13 +336,15 @@ def _table_of_windows(slices: Sequence[Slice], windows: Windows) -> str:
     seconds = windows.length < 60_000
     times = "".join(f"<th scope=col>{name}</th>" for name in ("p50", "p90", "p99")) * 2
     head = (
-        "<tr><th scope=col rowspan=2>From (UTC)</th><th colspan=3 scope=colgroup>Messages</th>"
+        "<tr><th scope=col rowspan=2>From (UTC)</th><th colspan=4 scope=colgroup>Messages</th>"
         "<th colspan=3 scope=colgroup>Waiting time</th><th colspan=3 scope=colgroup>Processing time</th></tr>"
-        f"<tr><th scope=col>put</th><th scope=col>done</th><th scope=col>failed</th>{times}</tr>"
+        f"<tr><th scope=col>put</th><th scope=col>done</th><th scope=col>failed</th><th scope=col>depth</th>"
+        f"{times}</tr>"
     )
     rows = "".join(
         f"<tr><th scope=row>{moment(each.start, seconds)}</th>"
-        f"<td>{count(each.put)}</td><td>{count(each.done)}</td><td>{count(each.failed)}</td>{_times(each.waiting)}{_times(each.processing)}</tr>"
+        f"<td>{count(each.put)}</td><td>{count(each.done)}</td><td>{count(each.failed)}</td>"
+        f"<td>{count(each.depth)}</td>{_times(each.waiting)}{_times(each.processing)}</tr>"
         for each in slices[-_LISTED:]
     )
     return f"<details><summary>The same as a table</summary>{_scrolled('Windows', head, rows)}</details>\n"
