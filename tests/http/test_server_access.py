@@ -37,7 +37,7 @@ EXPECTED = {  # said once more, by hand, as a table that is only compared with i
     "any role": {"get_queue", "show_queue"},
     "read": {
         "list_streams", "start_following", "look_ahead", "list_entered", "stop_following",
-        "list_queues", "peek", "messages", "parts", "all_attempts", "attempts", "run", "readyz", "metrics",
+        "list_queues", "list_figures", "show_message", "peek", "messages", "parts", "all_attempts", "attempts", "run", "readyz", "metrics",
     },
     "write": {"post_message", "put", "publish", "begin_load", "add_to_load", "commit_load", "abort_load", "run"},
     "consume": {
@@ -45,7 +45,7 @@ EXPECTED = {  # said once more, by hand, as a table that is only compared with i
         "begin_stream", "next_batch", "follow_queue", "read_batch", "list_batch", "fail_in_batch", "settle_batch",
     },
     "admin": {
-        "put_queue", "create_queue", "update_queue", "delete_queue", "drop_queue", "redrive", "purge",
+        "put_queue", "create_queue", "update_queue", "delete_queue", "drop_queue", "redrive", "move", "purge",
         "release_stream", "delete_stream",
     },
 }  # fmt: skip
