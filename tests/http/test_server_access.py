@@ -37,7 +37,8 @@ EXPECTED = {  # said once more, by hand, as a table that is only compared with i
     "any role": {"get_queue", "show_queue"},
     "read": {
         "list_streams", "start_following", "look_ahead", "list_entered", "stop_following",
-        "list_queues", "list_figures", "show_message", "peek", "messages", "parts", "all_attempts", "attempts", "run", "readyz", "metrics",
+        "list_queues", "list_figures", "show_message", "peek", "messages", "parts", "all_attempts", "attempts",
+        "run", "readyz", "metrics",
     },
     "write": {"post_message", "put", "publish", "begin_load", "add_to_load", "commit_load", "abort_load", "run"},
     "consume": {
