@@ -16,8 +16,9 @@ class Advice(NamedTuple):
 class PenstockError(Exception):
     """The base of every error that Penstock raises on purpose. Its text is for Python programs.
 
-    what: what happened
-    advice: what to do, where that depends on the caller; else None, and `what` says it
+    Attributes:
+        what: what happened
+        advice: what to do, where that depends on the caller; else None, and `what` says it
     """
 
     def __init__(self, what: str = "", advice: Advice | None = None) -> None:
