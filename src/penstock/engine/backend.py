@@ -105,25 +105,30 @@ class Engine:
 
         return LocalBackend(self)
 
-    def create(self, queue: str, settings: Settings) -> None:
-        """Make a queue."""
+    def create(self, queue: str, settings: Settings, of_load: bool = False) -> None:
+        """Make a queue; `of_load`: for a load that counts already, so that nothing about it can be refused."""
         self._check_settings(settings)
         with self._lock:
             self._check_open()
             if queue in self._queues:
                 raise exists_already(queue)
-            self.moves.check(queue, settings)
+            if not of_load:
+                self.moves.check(queue, settings)
             self._creating(queue, settings, self._first)
             self._add(self._new_ledger(queue, settings))
-            self.moves.note()
+            if settings.dead_letter is not None:
+                self.moves.note()
 
     def update(self, queue: str, changes: Mapping[str, Any]) -> Settings:
         """Change settings; the resulting settings."""
         with self._lock:
             live = self.find(queue)
             self.moves.check(queue, live.settings.changed(changes))
+            before = live.settings.dead_letter
             settings, written = self._update(live, changes)
-            self.moves.note()
+            if settings.dead_letter != before:
+                self.moves.note()
+            self.moves.forget_refusals()
         live.commit(written)
         return settings
 
@@ -146,7 +151,8 @@ class Engine:
             self._deleting(queue, self._first)
             del self._queues[queue]
             self._filters.pop(queue, None)
-            self.moves.note()
+            if deleted.settings.dead_letter is not None:
+                self.moves.note()
 
     def _check_settings(self, settings: Settings) -> None:
         """Refuse settings that this kind of store does not support."""
@@ -240,6 +246,10 @@ class Engine:
         """Write a put and a removal from another queue, once the put is durable; the number to commit there."""
         target.commit(put())
         return remove()
+
+    def get(self, queue: str) -> LiveQueue | None:
+        """The live queue of that name; None if there is none."""
+        return self._queues.get(queue)
 
     def live(self) -> dict[str, LiveQueue]:
         """The live queues, by name."""

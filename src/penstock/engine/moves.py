@@ -75,12 +75,15 @@ class Moves:
             )
 
     def note(self) -> None:
-        """Settings have changed, or queues were added or removed."""
+        """The dead_letter of a queue has changed, or a queue with one was added or removed."""
         sources: dict[str, list[str]] = {}
         for name, live in sorted(self._engine.live().items()):
-            if (target := live.settings.dead_letter) is not None:
+            if (target := live.settings.dead_letter) not in (None, name):
                 sources.setdefault(target, []).append(name)
         self.sources = sources
+
+    def forget_refusals(self) -> None:
+        """Settings have changed: a dead-letter queue may take messages that it refused before."""
         self._refused.clear()
 
     def is_target(self, queue: str) -> bool:
@@ -119,9 +122,8 @@ class Moves:
             self.settle(target)
 
     def _concerned(self, queue: str) -> "list[LiveQueue]":
-        live = self._engine.live()
-        names = [queue, *self.sources.get(queue, ())]
-        return [live[name] for name in names if name in live and live[name].settings.dead_letter is not None]
+        found = map(self._engine.get, [queue, *self.sources.get(queue, ())])
+        return [live for live in found if live is not None and live.settings.dead_letter is not None]
 
     def _may_have_died(self, source: "LiveQueue") -> bool:
         return source.failed() > len(self._refused.get(source.name, ())) or source.is_due()
@@ -136,8 +138,9 @@ class Moves:
 
         with self._lock, suppress(QueueFull, QueueNotFound):
             target = self._engine.find(source.settings.dead_letter or "")
-            dead = [seq for seq in source.seqs_in(FAILED) if seq not in refused]
-            for seqs in _parts(source, dead[: target.room()]):
+            room = 0 if target is source else target.room()
+            dead = [seq for seq in source.seqs_in(FAILED) if seq not in refused] if room else []
+            for seqs in _parts(source, dead[:room]):
                 try:
                     self._step(source, target, seqs, (FAILED,), headers)
                 except _REFUSED:
@@ -154,7 +157,7 @@ class Moves:
             for part in _parts(source, _chosen(source, seqs)):
                 origins: dict[str, list[int]] = {}
                 for seq, origin in zip(part, source.headers(part, ORIGIN_HEADER), strict=True):
-                    if origin is not None and origin != queue and origin in self._engine.live():
+                    if origin not in (None, queue) and self._engine.get(origin) is not None:
                         origins.setdefault(origin, []).append(seq)
                 for origin, own in origins.items():
                     target = self._engine.find(origin)

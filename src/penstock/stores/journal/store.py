@@ -73,7 +73,9 @@ class JournalBackend(Engine):
         self._left = False  # whether the folder was closed, or left to the parent process
         self._upkeep: dict[str, Upkeep] = {}
         self._failure: BaseException | None = None
-        self._loads = Loads(self._catalog, disk, self.find, self._upkeep, self.create, segment_size)
+        self._loads = Loads(
+            self._catalog, disk, self.find, self._upkeep, partial(self.create, of_load=True), segment_size
+        )
         depot = JournalDepot(self.find, self.load, self._catalog, disk, self._shared.ballast)
         self._uploads = OpenLoads(depot, self._clock, self._alarm)
         self._streams = JournalStreams(self._folder, self._clock, self.find, self._upkeep)
@@ -314,9 +316,9 @@ class JournalBackend(Engine):
     def _is_open(self) -> bool:
         return self._refusal is None
 
-    def create(self, queue: str, settings: Settings) -> None:
+    def create(self, queue: str, settings: Settings, of_load: bool = False) -> None:
         try:
-            super().create(queue, settings)
+            super().create(queue, settings, of_load)
         except OSError as error:
             self._failed(error)
             raise stopped(error) from error

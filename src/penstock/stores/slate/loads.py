@@ -308,7 +308,7 @@ class LoadCommit:
         writer, (load, frames, create, _, _) = self._backend._writer, progress.load
         for queue, settings in create.items() if not progress.done else ():
             with suppress(QueueExists):
-                self._backend.create(queue, settings)
+                self._backend.create(queue, settings, of_load=True)
         while True:
             some = list(_together(frames[progress.done :]))
             staged = [self._staged(load, frame) for frame in some]

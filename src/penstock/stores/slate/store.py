@@ -216,8 +216,8 @@ class SlateBackend(Engine):
     def _new_ledger(self, queue: str, settings: Settings) -> Ledger:
         return recovery.new_ledger(queue, settings)
 
-    def create(self, queue: str, settings: Settings) -> None:
-        super().create(queue, settings)
+    def create(self, queue: str, settings: Settings, of_load: bool = False) -> None:
+        super().create(queue, settings, of_load)
         if settings.filter is not None and settings.start != "now":
             self.catch_up(queue)
             self._commit()

@@ -1,0 +1,33 @@
+"""Dead letters of queues that a load has made: it counts already, so nothing about them is refused."""
+
+from penstock import Settings, SimulatedClock
+from penstock.contract.message import Entry
+from penstock.contract.operations import Claim, Counts, Fail, Put
+from penstock.engine.memory import MemoryBackend
+
+
+def failed(backend: MemoryBackend, queue: str) -> int:
+    return backend.run(Counts(queue))["failed"]
+
+
+def put_and_fail(backend: MemoryBackend, queue: str) -> None:
+    backend.run(Put(queue, [Entry(b"a")]))
+    [message] = backend.run(Claim(queue))
+    backend.run(Fail(queue, [message.receipt or ""]))
+
+
+def test_messages_wait_as_failed_for_a_dead_letter_queue_that_comes_later() -> None:
+    backend = MemoryBackend(SimulatedClock())
+    backend.create("jobs", Settings(max_attempts=1, dead_letter="dead"), of_load=True)
+    put_and_fail(backend, "jobs")
+    assert failed(backend, "jobs") == 1
+    backend.create("dead", Settings(), of_load=True)
+    assert failed(backend, "jobs") == 0
+    assert backend.run(Counts("dead"))["available"] == 1
+
+
+def test_a_queue_that_is_its_own_dead_letter_queue_keeps_its_failed_messages() -> None:
+    backend = MemoryBackend(SimulatedClock())
+    backend.create("jobs", Settings(max_attempts=1, dead_letter="jobs"), of_load=True)
+    put_and_fail(backend, "jobs")
+    assert failed(backend, "jobs") == 1
