@@ -22,6 +22,7 @@ COMMANDS: dict[str, tuple[list[str], dict[str, Any]]] = {
         {
             "source": "in.csv", "queue": "jobs", "format": "csv", "priority": 7, "headers": {"type": "kind"},
             "options": {"sep": ";"}, "payload_column": None, "payload_json": False, "queue_column": None,
+            "group": None,
         },
     ),
     "convert": (["store", "copy"], {"source": "store", "target": "copy"}),

@@ -1,5 +1,7 @@
 """Dead letters of queues that a load has made: it counts already, so nothing about them is refused."""
 
+import threading
+
 from penstock import Settings, SimulatedClock
 from penstock.contract.message import Entry
 from penstock.contract.operations import Claim, Counts, Fail, Put
@@ -31,3 +33,14 @@ def test_a_queue_that_is_its_own_dead_letter_queue_keeps_its_failed_messages() -
     backend.create("jobs", Settings(max_attempts=1, dead_letter="jobs"), of_load=True)
     put_and_fail(backend, "jobs")
     assert failed(backend, "jobs") == 1
+
+
+def test_a_closed_store_waits_for_no_lease() -> None:
+    backend = MemoryBackend(SimulatedClock())
+    backend.create("dead", Settings())
+    backend.create("jobs", Settings(max_attempts=1, dead_letter="dead"))
+    backend.run(Put("jobs", [Entry(b"a")]))
+    backend.run(Claim("jobs"))
+    [alarm] = [each for each in threading.enumerate() if each.name == "penstock-alarm"]
+    backend.close()
+    alarm.join()

@@ -275,6 +275,7 @@ class Engine:
     def close(self) -> None:
         with self._lock:
             self._refusal = closed
+            self.moves.close()
             for queue in self._queues.values():
                 queue.stop(closed)
 

@@ -15,7 +15,7 @@ the other queue is full, gone, or does not take their size or priority.
 """
 
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from itertools import islice
 from typing import TYPE_CHECKING
@@ -51,7 +51,7 @@ class Moves:
         self._engine = engine
         self._lock = engine.threads.lock()
         self._refused: dict[str, set[int]] = defaultdict(set)  # failed messages that stay where they are
-        self._armed: dict[str, int] = {}
+        self._armed: dict[str, tuple[int, Callable[[], None]]] = {}  # by source: time and callback of its alarm
 
     # Settings
 
@@ -106,15 +106,28 @@ class Moves:
     def _arm(self, source: "LiveQueue") -> None:
         """Settle when the next lease ends, as consumers of the dead-letter queue may be waiting."""
         due, armed = source.next_time(), self._armed.get(source.name)
-        if due is not None and (armed is None or due < armed):
-            self._armed[source.name] = due
+        if due is None or (armed is not None and armed[0] <= due):
+            return
 
-            def ring() -> None:
-                self._armed.pop(source.name, None)
-                with suppress(PenstockError):  # stopped meanwhile
-                    self.settle(source.name)
+        def ring() -> None:
+            self._armed.pop(source.name, None)
+            with suppress(PenstockError):  # stopped meanwhile
+                self.settle(source.name)
 
-            self._engine.alarm.set(ring, due)
+        self._disarm(source.name)
+        self._armed[source.name] = due, ring
+        self._engine.alarm.set(ring, due)
+
+    def _disarm(self, source: str) -> None:
+        _, ring = self._armed.pop(source, (0, None))
+        if ring is not None:
+            self._engine.alarm.cancel(ring)
+
+    def close(self) -> None:
+        """Settle nothing any more."""
+        self.sources = {}
+        for source in list(self._armed):
+            self._disarm(source)
 
     def settle_all(self) -> None:
         """Move whatever has failed for good."""

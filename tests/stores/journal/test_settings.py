@@ -49,8 +49,8 @@ def known(folder: Path) -> dict[str, object]:
 
 def test_the_file_says_with_which_settings_replay_begins_and_with_which_it_ends(folder: Path) -> None:
     content = known(folder)
-    assert content["begins_with"] == {**MADE, "priorities": None}
-    assert content["settings"] == {**CHANGED, "priorities": [0, 9]}
+    assert content["begins_with"] == {**MADE.stored(), "priorities": None}
+    assert content["settings"] == {**CHANGED.stored(), "priorities": [0, 9]}
 
 
 def test_who_looks_without_the_lock_sees_them(folder: Path, clock: SimulatedClock) -> None:
