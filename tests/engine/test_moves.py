@@ -36,11 +36,12 @@ def test_a_queue_that_is_its_own_dead_letter_queue_keeps_its_failed_messages() -
 
 
 def test_a_closed_store_waits_for_no_lease() -> None:
+    before = set(threading.enumerate())
     backend = MemoryBackend(SimulatedClock())
     backend.create("dead", Settings())
     backend.create("jobs", Settings(max_attempts=1, dead_letter="dead"))
     backend.run(Put("jobs", [Entry(b"a")]))
     backend.run(Claim("jobs"))
-    [alarm] = [each for each in threading.enumerate() if each.name == "penstock-alarm"]
+    [alarm] = set(threading.enumerate()) - before
     backend.close()
     alarm.join()
