@@ -5,6 +5,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from importlib.metadata import PackageNotFoundError
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from pyspark.sql.types import StructType
 
 import penstock.spark
 from penstock.errors import InvalidArgument, NotSupported
-from penstock.spark import sessions
+from penstock.spark import sessions, versions
 from penstock.spark.sessions import worker_python
 
 
@@ -163,7 +164,10 @@ def test_settings_have_sparks_names() -> None:
 
 
 def test_without_spark_the_error_says_on_one_line_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sessions, "find_spec", lambda name: None)
+    def missing(name: str) -> str:
+        raise PackageNotFoundError(name)
+
+    monkeypatch.setattr(versions, "version", missing)
     with pytest.raises(NotSupported, match=r"^Spark is not installed: run pip install 'penstock\[spark\]'$"):
         penstock.spark.session()
 

@@ -206,6 +206,7 @@ class FolderQueue(PuttingQueue):
                     self._know(each.uid, Row.of("done", each.stamp, now))
                 else:
                     self._forget(each.uid)
+            self.serve()  # the next of a group may be claimed now
         return [receipt for receipt in receipts if _id_of(receipt) in taken]
 
     def extend(self, receipts: Sequence[str], lease: float | None) -> Held:
@@ -281,6 +282,7 @@ class FolderQueue(PuttingQueue):
         while wanted:
             with self._tree.separate_effect():
                 removed, tried = self._remove(wanted, now)
+            self.serve()
             del wanted[:tried]
             yield removed
 
