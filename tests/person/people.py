@@ -204,8 +204,8 @@ def _messages(world: World, folder: str) -> list[Path]:
 
 def drops_a_file(world: World) -> None:
     payload = world.payload()
-    world.writes(payload)
     name = world.random.choice(["job", "Order", "x y"]) + payload.decode()[8:]
+    world.writes(payload, name)
     command = "printf '%s' '{payload}' > '.{name}' && mv '.{name}' 'queues/jobs/{name}'"
     world.shell(command, payload=payload.decode(), name=name)
 
@@ -236,9 +236,10 @@ def edits_a_file(world: World) -> None:
         path, payload = world.random.choice(files), world.payload()
         world.removes(path.name)
         world.removed.add(path.read_bytes())
-        world.writes(payload)
+        name = f"edited{payload.decode()[8:]}"
+        world.writes(payload, name)
         command = "sed 's/.*/{payload}/' '{path}' > .new && rm '{path}' && mv .new 'queues/jobs/{name}'"
-        world.shell(command, payload=payload.decode(), path=path, name=f"edited{payload.decode()[8:]}")
+        world.shell(command, payload=payload.decode(), path=path, name=name)
 
 
 def moves_the_queue_away_and_back(world: World) -> None:

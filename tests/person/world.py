@@ -188,9 +188,10 @@ class World:
         self.note(f"$ {text}")
         subprocess.run(["sh", "-c", text], cwd=self.folder, check=True, stderr=subprocess.DEVNULL)
 
-    def writes(self, payload: bytes) -> None:
-        """A person puts a message into a file."""
-        draft = {"payload": payload.decode(), "headers": {}, "priority": 0, "delay": 0, "retention": None}
+    def writes(self, payload: bytes, name: str | None = None) -> None:
+        """A person puts a message into a file; `name`: as a file of its own, whose name becomes a header."""
+        headers = {} if name is None else {"file": name}
+        draft = {"payload": payload.decode(), "headers": headers, "priority": 0, "delay": 0, "retention": None}
         self._by_hand("put", drafts=[{**draft, "key": None, "created_at": None}])
         self.written.add(payload)
 
