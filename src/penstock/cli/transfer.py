@@ -386,7 +386,7 @@ class Progress:
             return done
         lines, at = putting
         if SystemClock().now() - at < FIVE_MINUTES - _MARGIN:
-            return done  # what is there already is known by its key
+            return done  # messages that were put before are known by their keys
         raise PenstockError(
             f"lines {done + 1:,} to {lines:,} may be in the queue or not: the import was interrupted while they "
             f"were put, more than five minutes ago. Look for line {done + 1:,}, then go on with --skip {lines} if "

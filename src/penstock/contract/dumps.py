@@ -40,7 +40,7 @@ def damaged(offset: int | None, reason: str, size: int | None = None, depth: int
 
 @contextmanager
 def reading(path: str) -> "Iterator[File]":
-    """The file at a path, to be read only; an error says what is there instead."""
+    """The file at a path, opened for reading; an error names what the path is instead."""
     from penstock.system.files import ReadingDisk, unavailable  # here, so that the command line starts quickly
 
     disk = ReadingDisk()
