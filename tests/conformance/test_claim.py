@@ -200,7 +200,7 @@ def test_a_claim_that_makes_no_sense_says_why(
 
 
 def test_many_threads_never_get_the_same_message(queue: Queue) -> None:
-    count, threads = 2_000, 8
+    count, threads = 800, 8
     seen: list[str] = []
 
     def produce(number: int) -> None:
