@@ -17,10 +17,12 @@ from itertools import chain, islice, takewhile
 from typing import TYPE_CHECKING, Any, Protocol
 
 from penstock.contract.backend import Served
+from penstock.contract.kinds import kind_of
 from penstock.errors import InvalidArgument, NotSupported
 from penstock.http.server.access import Hosts
 from penstock.http.server.connection import Connection, Heads
 from penstock.http.server.exchange import OVERLOADED, as_bytes, refusal
+from penstock.http.server.watch import Consumers, Watch
 
 if TYPE_CHECKING:
     import ssl
@@ -129,6 +131,8 @@ class Service:
         self._unread: dict[Connection, int] = {}  # by connection, the slowest first
         self.listing = asyncio.Semaphore(_LISTING)
         self.stopping = False
+        self.consumers = Consumers()
+        self._watch: Watch | None = None
         self._connections: set[Connection] = set()
         self.coming: dict[Connection, asyncio.Task[None]] = {}  # accepted, but not connected yet: TLS handshakes
         self._empty = asyncio.Event()  # the server stops, and the last connection has ended
@@ -145,6 +149,16 @@ class Service:
     def connections(self) -> int:
         """The number of connections that are open."""
         return len(self._connections)
+
+    def watch(self) -> Watch:
+        """What reads the queues again and again; NotSupported where there is none."""
+        if self._watch is None:
+            raise NotSupported("the process that has this store open remembers nothing: start `penstock serve`")
+        return self._watch
+
+    def begin_watching(self, kind: str, files: str | None) -> None:
+        """Read the queues from now on; `kind` and `files` of the store."""
+        self._watch = Watch(self, kind, files)
 
     def welcome(self, connection: Connection) -> bool:
         """Register a connection; False if the server is stopping."""
@@ -211,6 +225,8 @@ class Service:
         for connection in list(self._connections):
             connection.end()
         await self.wait_for_the_last(_GRACE)
+        if self._watch is not None:
+            await self._watch.stop()
 
     async def wait_for_the_last(self, grace: float) -> None:
         """Wait until every connection has ended; abort those that are left after the grace period."""
@@ -372,6 +388,8 @@ class Server:
         self._service = Service(
             local, self._limits, self._access, self._hosts, self._access_log, local.descriptors
         )
+        kind = kind_of(self._store.url)
+        self._service.begin_watching(kind.name, kind.files(self._store.url))
         loop = asyncio.get_running_loop()
         loop.set_exception_handler(self._service.on_error)
         self._acceptors = [Acceptor(self._service, each, Connection, self._tls) for each in sockets]

@@ -1,0 +1,421 @@
+"""The watch of a server: reads all queues again and again, and answers what is asked about their past and present.
+
+A round of readings takes place every ten seconds, every second while a client waits for changes, and when a client
+asks. Whatever is asked, rounds take at most a fiftieth of the time: with very many queues they are rarer.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import re
+import resource
+import time
+from collections import Counter, deque
+from contextlib import suppress
+from itertools import islice
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from penstock.contract.backend import FLOWS, Histogram
+from penstock.contract.message import STATES
+from penstock.contract.operations import Lookup, Messages
+from penstock.contract.stream_operations import AllStreams
+from penstock.contract.streams import StreamInfo, is_reader_gone
+from penstock.errors import NotSupported, PenstockError
+from penstock.http.server.history import HOUR, SPANS, History, Series, Track, thinned
+from penstock.http.server.troubles import MOST_PROBLEMS, Look, Problem, worst
+from penstock.system.clock import SystemClock
+from penstock.version import __version__
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Sequence
+
+    from penstock.http.server.server import Service
+
+_PAUSE, _WATCHED = 10.0, 1.0  # seconds between rounds, and while a client waits for changes
+_SHARE = 50  # the rounds' share of the time
+_QUICK = 0.002  # seconds of a round that need not be spared
+_CHUNK = 250  # queues that are read in one turn of the event loop
+_RECENT = 300.0  # seconds of commits whose latency is told
+_REASONS, _LOOKED_AT = 50, 10_000
+_LONGEST_REASON = 200  # characters that tell reasons apart
+_NUMBERS = re.compile(r"\d+")
+_IN, _OUT, _FAILURES = map(FLOWS.index, ("in", "out", "failures"))
+_UNSETTLED = ("delayed", "available", "in_flight")
+_log = logging.getLogger("penstock.server")
+
+
+class Seen(NamedTuple):
+    """What is told of a consumer."""
+
+    queue: str
+    consumer: str
+    seen: int
+    messages: int
+
+
+class Consumers:
+    """The consumers that have asked for messages lately; the least recent are forgotten."""
+
+    MOST = 500
+
+    def __init__(self) -> None:
+        self._seen: dict[tuple[str, str], tuple[float, int]] = {}
+
+    def see(self, queue: str, consumer: str, messages: int) -> None:
+        """A consumer was given so many messages, or none."""
+        before = self._seen.get((queue, consumer))
+        self._seen[queue, consumer] = time.time(), messages + (0 if before is None else before[1])
+        if before is None and len(self._seen) > 2 * self.MOST:
+            self._seen = dict(sorted(self._seen.items(), key=lambda each: each[1])[-self.MOST :])
+
+    def latest(self) -> list[Seen]:
+        """The consumers, the latest first."""
+        found = [Seen(*key, int(at * 1000), messages) for key, (at, messages) in self._seen.items()]
+        return sorted(found, key=lambda each: -each.seen)[: self.MOST]
+
+
+class Latency:
+    """The latency of recent commits, from a histogram that counts since the start."""
+
+    def __init__(self, histogram: Histogram) -> None:
+        self._histogram = histogram
+        self._before: deque[tuple[float, list[int]]] = deque()  # elapsed seconds, and counts by bucket
+
+    def note(self, now: float) -> None:
+        """Remember the counts, about every half a minute."""
+        if not self._before or now - self._before[-1][0] >= HOUR.seconds:
+            self._before.append((now, self._histogram.read()[0]))
+        while len(self._before) > 1 and now - self._before[1][0] >= _RECENT:
+            self._before.popleft()
+
+    def read(self) -> dict[str, Any] | None:
+        """The number of recent commits, and which time half and 99 of 100 took at most; None without any."""
+        counts = self._histogram.read()[0]
+        before = self._before[0][1] if self._before else [0] * len(counts)
+        recent = [now - then for now, then in zip(counts, before, strict=True)]
+        if not recent[-1]:
+            return None
+        return {"count": recent[-1], "p50": self._below(recent, 0.5), "p99": self._below(recent, 0.99)}
+
+    def _below(self, cumulative: Sequence[int], part: float) -> float:
+        """The value that this part of all values does not exceed, as if they were even within each bucket."""
+        wanted, bounds = part * cumulative[-1], self._histogram.bounds
+        at = next(at for at, count in enumerate(cumulative) if count >= wanted)
+        if at == len(bounds):
+            return bounds[-1]
+        lower, below = (bounds[at - 1], cumulative[at - 1]) if at else (0.0, 0)
+        return round(lower + (bounds[at] - lower) * (wanted - below) / (cumulative[at] - below), 6)
+
+
+class Spared:
+    """A value that costs something: computed again at most for a fiftieth of the time."""
+
+    def __init__(self, compute: Callable[[], Awaitable[Any]]) -> None:
+        self._compute = compute
+        self._lock = asyncio.Lock()
+        self._value: Any = None
+        self._next = float("-inf")
+
+    async def get(self) -> Any:
+        """The value, at most so old."""
+        async with self._lock:
+            began = time.monotonic()
+            if began >= self._next:
+                self._value = await self._compute()
+                ended = time.monotonic()
+                took = ended - began
+                self._next = ended + (0 if took < _QUICK else took * _SHARE)
+            return self._value
+
+
+class Watch:
+    """The watch of one server, in its event loop."""
+
+    def __init__(self, service: Service, kind: str, folder: str | None) -> None:
+        """`folder`: of the store's files; None: it has none on this machine."""
+        self._service = service
+        self._backend = service.backend
+        self._kind = kind
+        self._folder = folder
+        self._clock = SystemClock()
+        self._started = self._clock.monotonic()
+        self.history = History(self._clock.now())
+        self._latency = Latency(self._backend.commit_seconds)
+        self._round = Spared(self._read)
+        self._all_waits = Spared(self._wait_of_all)
+        self._streams = Spared(self._read_streams)
+        self._news = asyncio.Event()  # set and replaced with each change
+        self._watchers = 0
+        self._watched = asyncio.Event()  # there are watchers
+        self._task = asyncio.get_running_loop().create_task(self._run())
+
+    async def stop(self) -> None:
+        """End the rounds."""
+        self._task.cancel()
+        with suppress(asyncio.CancelledError):
+            await self._task
+
+    # Rounds
+
+    async def _run(self) -> None:
+        while True:
+            began = time.monotonic()
+            try:
+                await self._round.get()
+            except PenstockError as error:
+                _log.debug("the queues cannot be read: %s", error)
+            except Exception:
+                _log.exception("the queues could not be read")
+            pause = _SHARE * (time.monotonic() - began)
+            await asyncio.sleep(max(_WATCHED, pause))
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._watched.wait(), max(0.0, _PAUSE - max(_WATCHED, pause)))
+
+    async def _read(self) -> None:
+        history = self.history
+        readings = iter(await self._backend.readings())
+        now = self._clock.monotonic()
+        history.begin(now)
+        while chunk := list(islice(readings, _CHUNK)):
+            history.take(chunk)
+            await asyncio.sleep(0)
+        self._latency.note(now)
+        if history.finish():
+            news, self._news = self._news, asyncio.Event()
+            news.set()
+
+    async def _wait_of_all(self) -> dict[str, float]:
+        return await self._backend.waits(list(self.history.tracks))
+
+    async def _read_streams(self) -> list[StreamInfo]:
+        try:
+            found: list[StreamInfo] = await self._backend.run(AllStreams())
+        except NotSupported:
+            return []
+        return found
+
+    # Answers
+
+    async def changes(self, since: int, wait: float, queue: str | None) -> dict[str, Any]:
+        """Wait for a change of any queue, or of one."""
+        history = self.history
+        await self._round.get()
+        if queue is not None:
+            await self._known(queue)
+        deadline = time.monotonic() + wait
+        self._watchers += 1
+        self._watched.set()
+        try:
+            while not self._has_changed(since, queue) and (left := deadline - time.monotonic()) > 0:
+                with suppress(TimeoutError):
+                    await asyncio.wait_for(self._news.wait(), left)
+        finally:
+            self._watchers -= 1
+            if not self._watchers:
+                self._watched.clear()
+        return {"change": history.change}
+
+    def _has_changed(self, since: int, queue: str | None) -> bool:
+        history = self.history
+        if queue is None or since > history.change:  # a server before this one had further changes
+            return since != history.change
+        track = history.tracks.get(queue)
+        return track is None or track.change > since
+
+    async def overview(self, search: str, sort: str, skip: int, limit: int, points: int) -> dict[str, Any]:
+        """Totals, a page of queues, problems."""
+        await self._round.get()
+        history = self.history
+        names = [name for name in history.tracks if search in name]
+        waits: dict[str, float] = {}
+        if sort == "oldest":
+            waits = await self._all_waits.get()
+        names.sort(key=self._key(sort, waits))
+        page = [name for name in names[skip : skip + limit] if name in history.tracks]
+        if sort != "oldest":
+            waits = await self._backend.waits(page)
+        rows = [self._row(name, track, waits, points) for name in page if (track := history.tracks.get(name))]
+        problems, count = await self._problems()
+        return {
+            **self._now(),
+            "totals": {"queues": len(history.tracks), **self._told(history.total, points)},
+            "found": len(names),
+            "queues": rows,
+            "problems": [problem._asdict() for problem in problems],
+            "problems_found": count,
+        }
+
+    async def total_history(self, span: str) -> dict[str, Any]:
+        """Series of all queues together."""
+        await self._round.get()
+        return self._series(self.history.total, span)
+
+    async def history_of(self, queue: str, span: str) -> dict[str, Any]:
+        """Series of one queue."""
+        return self._series(await self._known(queue), span)
+
+    async def reasons(self, queue: str, state: str) -> dict[str, Any]:
+        """Reasons of messages in a state, grouped."""
+        await self._backend.run(Lookup(queue))
+        counts: Counter[str | None] = Counter()
+        latest: dict[str | None, dict[str, Any]] = {}
+        seen, complete = 0, True
+        fields = ("id", "reason", "settled_at")
+        async for message in self._backend.listed(Messages(queue, _LOOKED_AT + 1, fields, state)):
+            if seen == _LOOKED_AT:
+                complete = False
+                break
+            seen += 1
+            shape = _shape(message.reason)
+            counts[shape] += 1
+            known = latest.get(shape)
+            if known is None or (message.settled_at or 0) >= (known["latest"] or 0):
+                latest[shape] = {"reason": message.reason, "latest": message.settled_at, "message": message.id}
+        found = counts.most_common(_REASONS)
+        return {
+            "state": state,
+            "messages": seen,
+            "complete": complete,
+            "reasons": [{**latest[shape], "count": count} for shape, count in found],
+            "others": seen - sum(count for _, count in found),
+        }
+
+    async def health(self) -> dict[str, Any]:
+        """The server's health."""
+        await self._round.get()
+        service, backend = self._service, self._backend
+        used = resource.getrusage(resource.RUSAGE_SELF)
+        return {
+            "now": self._clock.now(),
+            "version": __version__,
+            "uptime": round(self._clock.monotonic() - self._started, 3),
+            "store": {"kind": self._kind, "open": backend.is_open()},
+            "disk": self._disk(),
+            "commits": self._latency.read(),
+            "longest_commit": round(max(0.0, backend.longest_commit()), 3),
+            "connections": service.connections,
+            "buffered": service.buffered,
+            "answers": {str(status): count for status, count in sorted(service.answers.items())},
+            "memory": _memory(),
+            "cpu": round(used.ru_utime + used.ru_stime, 3),
+            "queues": len(self.history.tracks),
+        }
+
+    async def activity(self) -> dict[str, Any]:
+        """Streams, followers, loads and consumers."""
+        now = self._clock.now()
+        streams: list[StreamInfo] = await self._streams.get()
+        followers, loads = await self._backend.under_way()
+        return {
+            "now": now,
+            "streams": [
+                {
+                    **info._asdict(),
+                    "age": None if info.since is None else max(0, now - info.since) / 1000,
+                    "gone": is_reader_gone(info.reader),
+                }
+                for info in streams
+            ],
+            "followers": [each._asdict() for each in followers],
+            "loads": [each._asdict() for each in loads],
+            "consumers": [each._asdict() for each in self._service.consumers.latest()],
+        }
+
+    # Parts of answers
+
+    async def _known(self, queue: str) -> Track:
+        """What is remembered of a queue; QueueNotFound."""
+        await self._backend.run(Lookup(queue))
+        await self._round.get()
+        track = self.history.tracks.get(queue)
+        if track is None:  # it is newer than the latest round
+            await self._read()
+            track = self.history.tracks.get(queue)
+        if track is None:
+            await self._backend.run(Lookup(queue))
+            raise NotSupported(f"queue {queue!r} has another name in the listing of queues: use that")
+        return track
+
+    def _now(self) -> dict[str, Any]:
+        return {"now": self._clock.now(), "change": self.history.change}
+
+    def _series(self, track: Track, span: str) -> dict[str, Any]:
+        series: Series = self.history.series(track, SPANS[span])
+        end = self._clock.now() / 1000 + series.end - self._clock.monotonic()
+        return {
+            **self._now(),
+            "seconds": series.seconds,
+            "end": round(end) * 1000,
+            "series": series.columns,
+        }
+
+    def _key(self, sort: str, waits: dict[str, float]) -> Callable[[str], Any]:
+        history, tracks = self.history, self.history.tracks
+        if sort == "queue":
+            return str
+        if sort == "oldest":
+            return lambda name: (-waits.get(name, 0), name)
+        if sort == "consumers":
+            return lambda name: (-tracks[name].reading.in_line, name)
+        if sort in STATES:
+            state = STATES.index(sort)
+            return lambda name: (-tracks[name].reading.counts[state], name)
+        flow = FLOWS.index(sort)
+        return lambda name: (-history.rates(tracks[name])[flow], name)
+
+    def _row(self, name: str, track: Track, waits: dict[str, float], points: int) -> dict[str, Any]:
+        wait = waits.get(name)
+        return {
+            "queue": name,
+            "up": track.reading.up,
+            "oldest": None if wait is None else round(wait, 3),
+            "consumers": track.reading.in_line,
+            **self._told(track, points),
+        }
+
+    def _told(self, track: Track, points: int) -> dict[str, Any]:
+        """Counts, rates and lines of a queue, or of all."""
+        rates = self.history.rates(track)
+        columns = self.history.series(track, HOUR).columns
+        depth = [
+            None if None in step else sum(value or 0 for value in step)
+            for step in zip(*(columns[state] for state in _UNSETTLED), strict=True)
+        ]
+        return {
+            "counts": dict(zip(STATES, track.reading.counts, strict=True)),
+            "in": rates[_IN],
+            "out": rates[_OUT],
+            "failures": rates[_FAILURES],
+            "depth": thinned(depth, points, mean=False),
+            "throughput": thinned(columns["out"], points, mean=True),
+        }
+
+    async def _problems(self) -> tuple[list[Problem], int]:
+        streams: list[StreamInfo] = await self._streams.get()
+        backend, disk, commits = self._backend, self._disk(), self._latency.read()
+        look = Look(self._clock.now(), backend.is_open(), backend.longest_commit(), disk, commits, streams)
+        return worst(self.history, look, MOST_PROBLEMS)
+
+    def _disk(self) -> dict[str, int] | None:
+        if self._folder is None:
+            return None
+        try:
+            found = os.statvfs(self._folder)
+        except OSError:
+            return None
+        return {"free": found.f_bavail * found.f_frsize, "total": found.f_blocks * found.f_frsize}
+
+
+def _shape(reason: str | None) -> str | None:
+    """What reasons of one group have in common: the first line without its numbers."""
+    return None if reason is None else _NUMBERS.sub("0", reason.partition("\n")[0][:_LONGEST_REASON])
+
+
+def _memory() -> int | None:
+    try:
+        with open("/proc/self/statm", "rb") as statm:
+            return int(statm.read().split()[1]) * resource.getpagesize()
+    except OSError:
+        return None  # not Linux
