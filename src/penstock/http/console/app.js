@@ -157,12 +157,19 @@ class App {
   }
 
   async meet(signal) {
-    this.me = await api.whoami(signal);
-    const { tokens, name, roles } = this.me;
-    fill(this.who, tokens
+    const me = await api.whoami(signal);
+    if (me.needs_token && me.name === null) throw new Refused(401, {});
+    this.me = me;
+    const { needs_token: asked, name, roles } = me;
+    fill(this.who, asked
       ? [h("span", { class: "name", title: `Roles: ${roles.join(", ")}` }, data(name)), h("button", { type: "button", onclick: () => this.leave() }, "Sign out")]
       : null);
-    this.view?.meet?.();
+  }
+
+  /** Note the server's version; after an upgrade this page is an old one. */
+  version(version) {
+    if (this.served && this.served !== version) this.tell(`The server is now Penstock ${version}: load this page again.`);
+    this.served = version;
   }
 
   /** Show whether the server answers. */

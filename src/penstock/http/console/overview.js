@@ -9,7 +9,7 @@ import * as format from "./format.js";
 const PAGE = 50;
 const FEW = 5; // problems that are shown before more are asked for
 const RECHART = 10_000; // milliseconds
-const LINKS = { failed: "?state=failed", failing: "?tab=reasons" }; // where the cause of a problem is shown
+const LINKS = { failed: "?tab=reasons", failing: "?tab=reasons", leases: "?state=in_flight" }; // where its cause is shown
 
 export const href = (queue, query = "") => `#/queues/${encodeURIComponent(queue)}${query}`;
 
