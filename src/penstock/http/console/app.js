@@ -69,6 +69,7 @@ class App {
       return;
     }
     this.where = where;
+    for (const open of document.querySelectorAll("dialog")) open.close();
     const known = VIEWS.find(([name]) => name === place);
     if (place === "queues" && parts[0]) this.show(new Queue(this, parts[0], parameters));
     else this.show(new (known ?? VIEWS[0])[2](this, parameters));
@@ -81,7 +82,6 @@ class App {
   show(view) {
     const first = this.view === null;
     this.view = view;
-    for (const open of document.querySelectorAll("dialog")) open.close();
     document.title = `${view.title} \u00b7 Penstock`;
     fill(this.main, view.element);
     scrollTo(0, 0);

@@ -9,7 +9,7 @@ function path(values, x, y) {
   values.forEach((value, index) => {
     if (value === null || value === undefined) open = false;
     else {
-      drawn += `${open ? "L" : "M"}${x(index).toFixed(1)} ${y(value).toFixed(1)}`;
+      drawn += `${open ? "L" : "M"}${x(index).toFixed(1)} ${y(value).toFixed(1)}${open ? "" : "h.1"}`; // a point alone shows, too
       open = true;
     }
   });
@@ -97,7 +97,7 @@ export class Chart {
     const most = ceiling(highest(values));
     const x = (index) => (index * 600) / Math.max(1, times.length - 1);
     const y = (value) => 149 - (value / most) * 145;
-    const grid = [0.25, 0.5, 0.75].map((part) => svg("line", { class: "grid", x1: 0, x2: 600, y1: y(part * most), y2: y(part * most), "vector-effect": "non-scaling-stroke" }));
+    const grid = [0.25, 0.5, 0.75].map((part) => svg("line", { class: "gridline", x1: 0, x2: 600, y1: y(part * most), y2: y(part * most), "vector-effect": "non-scaling-stroke" }));
     const lines = this.series.map((each, index) => svg("g", { class: each.kind },
       index === 0 ? svg("path", { class: "area", d: area(values[index], x, y, 150) }) : null,
       svg("path", { class: "line", d: path(values[index], x, y), "vector-effect": "non-scaling-stroke" })));

@@ -35,7 +35,7 @@ export class Messages {
   columns() {
     return [
       { title: "id", kind: "id", cell: (row, cell) => cell.firstChild ?? h("a", { href: this.address({ message: row.id }) }, data(row.id)) },
-      { title: "state", cell: (row, cell) => {
+      { title: "state", kind: "in", cell: (row, cell) => {
         if (cell.state === row.state) return undefined;
         cell.state = row.state;
         return badge(row.state);

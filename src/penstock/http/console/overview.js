@@ -20,6 +20,11 @@ export function counted(cell, number, state) {
   return format.count(number ?? 0);
 }
 
+function rated(cell, number) {
+  cell.classList.toggle("zero", !number);
+  return format.rate(number);
+}
+
 /** A history, with the time in milliseconds of each value. */
 export function timed(history) {
   const series = history.series;
@@ -85,8 +90,8 @@ export class Overview {
         return link;
       } },
       ...states,
-      { title: "in/s", name: "in", kind: "number", about: "Messages put a second", cell: (row) => format.rate(row.in) },
-      { title: "out/s", name: "out", kind: "number", about: "Messages acknowledged a second", cell: (row) => format.rate(row.out) },
+      { title: "in/s", name: "in", kind: "number", about: "Messages put a second", cell: (row, cell) => rated(cell, row.in) },
+      { title: "out/s", name: "out", kind: "number", about: "Messages acknowledged a second", cell: (row, cell) => rated(cell, row.out) },
       { title: "oldest", name: "oldest", kind: "number", about: "For how long the message has waited that has waited longest", cell: (row) => (row.oldest >= 1 ? format.length(row.oldest) : "") },
       { title: "consumers", name: "consumers", kind: "number", about: "Consumers that wait for a message", cell: (row, cell) => (row.up ? counted(cell, row.consumers, "") : "") },
       { title: "depth, 1 h", kind: "graph", cell: (row, cell) => sparkline(cell, row.depth, "available", `Depth in the last hour, at most ${format.short(Math.max(0, ...row.depth))}`) },

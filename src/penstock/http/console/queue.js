@@ -25,7 +25,7 @@ export class Queue {
     this.about = h("p", { class: "about" });
     this.acts = h("div", { class: "acts", role: "group", "aria-label": "Queue" });
     this.spans = h("div", { class: "choice", role: "group", "aria-label": "Time" },
-      ["hour", "day"].map((span) => h("button", { type: "button", "aria-pressed": span === this.span, onclick: () => this.turnTo(span) }, `last ${span}`)));
+      ["hour", "day"].map((span) => h("button", { type: "button", "aria-pressed": String(span === this.span), onclick: () => this.turnTo(span) }, `last ${span}`)));
     this.depth = new Chart("Depth", [
       { name: "waiting", kind: "available" }, { name: "in flight", kind: "in_flight" }, { name: "failed", kind: "failed" },
     ], format.short);

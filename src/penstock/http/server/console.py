@@ -1,4 +1,4 @@
-"""The console at /-/: files of the package. They hold no data: these come from the API, with the caller's token."""
+"""The console at /-/: files of the package, without data. Their scripts ask the API, with the person's token."""
 
 import hashlib
 from functools import cache

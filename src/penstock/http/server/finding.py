@@ -31,7 +31,14 @@ async def find(backend: Any, queue: str, state: str | None, text: str, after: st
 
 def _has(message: Message, wanted: str) -> bool:
     """Whether a text occurs in a message. In payloads only the case of ASCII is ignored: they may be large."""
-    texts = (message.id, message.group, message.consumer, message.reason, *message.headers, *message.headers.values())
+    texts = (
+        message.id,
+        message.group,
+        message.consumer,
+        message.reason,
+        *message.headers,
+        *message.headers.values(),
+    )
     if any(text and wanted in text.casefold() for text in texts):
         return True
     return wanted.encode(errors="replace") in message.payload.lower()
