@@ -174,9 +174,10 @@ def serve(ctx: click.Context, /, host: str, port: int, as_json: bool, **given: A
     """Serve the store over HTTP until Ctrl-C or SIGTERM.
 
     Clients are `penstock --store http://HOST:PORT ...`, penstock.open("http://HOST:PORT") and curl;
-    http://HOST:PORT/-/ is the console, for browsers, and http://HOST:PORT/-/docs documents the API. The address is printed once the server accepts requests. Without
-    tokens the server listens on this machine only. SIGHUP reads tokens and certificate again. Probes and
-    monitoring use /-/healthz, /-/readyz and /-/metrics. The server of a folder store is also its mover and reaper.
+    http://HOST:PORT/-/docs documents the API, and http://HOST:PORT/-/ is the console, for browsers. The address is
+    printed once the server accepts requests. Without tokens the server listens on this machine only. SIGHUP reads
+    tokens and certificate again. Probes and monitoring use /-/healthz, /-/readyz and /-/metrics. The server of a
+    folder store is also its mover and reaper.
     """
     from penstock.http.server import Access, Limits, Server, listen, logs, url_of
     from penstock.http.server.server import check_reach, is_loopback, raise_file_limit

@@ -376,8 +376,8 @@ class Find(Operation[dict[str, Any]]):
     """Find messages.
 
     For people who look for a message: short descriptions, by state, and by a text that occurs in id, group,
-    consumer, reason, headers or payload, in any case. A page ends after `limit` messages found, 2,000 looked at, or
-    8 MiB of payloads; it may be empty.
+    consumer, reason, headers or payload, in any case. A page ends after `limit` messages, after 2,000 that were
+    looked at, or 8 MiB of payloads; it may be empty.
     """
 
     queue: QueueName

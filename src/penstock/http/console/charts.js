@@ -39,7 +39,7 @@ export function sparkline(cell, values, kind, about) {
   const drawn = `${kind}:${values.join()}`;
   if (cell.drawn === drawn) return undefined;
   cell.drawn = drawn;
-  if (values.every((value) => value === null || value === undefined)) {
+  if (!values.some((value) => value > 0)) {
     cell.replaceChildren();
     return undefined;
   }

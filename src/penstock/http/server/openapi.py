@@ -467,7 +467,7 @@ _ITSELF = [
         id="console",
         tag="About",
         summary="The console, for browsers",
-        description="The page has no data: its scripts ask the operations described here, with the person's token.",
+        description="The page has no data: its scripts ask the API, with the person's token.",
         answers={
             "200": {
                 "description": "HTML.",
