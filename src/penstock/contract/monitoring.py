@@ -377,6 +377,7 @@ class Activity(Operation[dict[str, Any]]):
     "GET /-/api/changes",
     "changes",
     name="wait_for_change",
+    errors=OF_QUEUE,
     polls=True,
     answer=_whole_answer("The number of the latest change.", answer({"change": _CHANGE}), {"change": 18}),
 )
