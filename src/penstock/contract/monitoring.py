@@ -4,6 +4,7 @@ Their answers are JSON objects; the schemas below say what is in them.
 """
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Annotated, Any, dataclass_transform
 
 from penstock.contract import schemas
@@ -78,6 +79,7 @@ def _values(description: str) -> Schema:
 
 
 _NAME = {**schemas.NAME, "description": "The queue's name."}
+_ONLY = text("A queue's name; the empty one is that of `default`.", pattern="^[!-~]{0,255}$")
 _COUNTS = answer({state: {"type": "integer", "minimum": 0} for state in STATES})
 _RATES = {
     "in": _number("Messages put a second, in the last minute."),
@@ -439,6 +441,7 @@ class Activity(Operation[dict[str, Any]]):
     "GET /-/api/changes",
     "changes",
     name="wait_for_change",
+    errors=OF_QUEUE,
     polls=True,
     answer=_whole_answer("The number of the latest change.", answer({"change": _CHANGE}), {"change": 18}),
 )
@@ -452,7 +455,7 @@ class Changes(Operation[dict[str, Any]]):
 
     since: Annotated[int, a_whole("The number of the last change that the client knows; 0: none.", 0, _LARGE)] = 0
     wait: Annotated[float, Argument(check=seconds, schema=schemas.WAIT, most=MAX_WAIT)] = 0
-    only: Annotated[str | None, Argument(check=QUEUE.check, schema=QUEUE.schema, wire="queue", omit=True)] = None
+    only: Annotated[str | None, replace(QUEUE, schema=_ONLY, wire="queue", omit=True)] = None
 
 
 OPERATIONS = (Overview, TotalHistory, QueueHistory, Find, Reasons, Health, Activity, Changes)

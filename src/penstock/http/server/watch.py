@@ -17,9 +17,11 @@ from contextlib import suppress
 from itertools import islice
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from penstock.contract import names
 from penstock.contract.backend import FLOWS, Histogram
 from penstock.contract.message import STATES
 from penstock.contract.operations import Lookup, Messages
+from penstock.contract.refusals import not_found
 from penstock.contract.stream_operations import AllStreams
 from penstock.contract.streams import StreamInfo, is_reader_gone
 from penstock.errors import NotSupported, PenstockError
@@ -119,6 +121,10 @@ class Spared:
         self._value: Any = None
         self._next = float("-inf")
 
+    def expire(self) -> None:
+        """Compute the value again the next time."""
+        self._next = float("-inf")
+
     async def get(self) -> Any:
         """The value, at most so old."""
         async with self._lock:
@@ -204,6 +210,7 @@ class Watch:
         history = self.history
         await self._round.get()
         if queue is not None:
+            queue = names.meant(queue, self._backend)
             await self._known(queue)
         deadline = time.monotonic() + wait
         self._watchers += 1
@@ -229,12 +236,12 @@ class Watch:
         """Totals, a page of queues, problems."""
         await self._round.get()
         history = self.history
-        names = [name for name in history.tracks if search in name]
+        found = [name for name in history.tracks if search in name]
         waits: dict[str, float] = {}
         if sort == "oldest":
             waits = await self._all_waits.get()
-        names.sort(key=self._key(sort, waits))
-        page = [name for name in names[skip : skip + limit] if name in history.tracks]
+        found.sort(key=self._key(sort, waits))
+        page = [name for name in found[skip : skip + limit] if name in history.tracks]
         if sort != "oldest":
             waits = await self._backend.waits(page)
         rows = [self._row(name, track, waits, points) for name in page if (track := history.tracks.get(name))]
@@ -242,7 +249,7 @@ class Watch:
         return {
             **self._now(),
             "totals": {"queues": len(history.tracks), **self._told(history.total, points)},
-            "found": len(names),
+            "found": len(found),
             "queues": rows,
             "problems": [problem._asdict() for problem in problems],
             "problems_found": count,
@@ -332,16 +339,14 @@ class Watch:
 
     async def _known(self, queue: str) -> Track:
         """What is remembered of a queue; QueueNotFound."""
-        await self._backend.run(Lookup(queue))
-        await self._round.get()
-        track = self.history.tracks.get(queue)
-        if track is None:  # it is newer than the latest round
-            await self._read()
-            track = self.history.tracks.get(queue)
-        if track is None:
+        for _ in range(2):
             await self._backend.run(Lookup(queue))
-            raise NotSupported(f"queue {queue!r} has another name in the listing of queues: use that")
-        return track
+            await self._round.get()
+            track = self.history.tracks.get(names.meant(queue, self._backend))
+            if track is not None:
+                return track
+            self._round.expire()  # the queue is newer than the latest round
+        raise not_found(queue)  # it was deleted just now
 
     def _now(self) -> dict[str, Any]:
         return {"now": self._clock.now(), "change": self.history.change}
