@@ -28,7 +28,8 @@ class App {
     this.me = null; // {name, roles, tokens}
     this.view = null;
     this.watching = new AbortController();
-    this.nudge = () => {};
+    this.again = false; // somebody wants the view refreshed
+    this.wake = () => {};
     this.said = h("div", { class: "toasts", role: "status", "aria-live": "polite" });
     this.banner = h("div", { class: "banner", role: "status", "aria-live": "polite" });
     this.live = h("span", { class: "live" });
@@ -97,10 +98,12 @@ class App {
     let failures = 0;
     while (!signal.aborted) {
       if (document.hidden) {
+        this.again = false;
         await this.pause(signal, null);
         continue;
       }
       let wait = 0;
+      this.again = false;
       try {
         if (this.me === null) await this.meet(signal);
         await view.refresh(signal);
@@ -130,7 +133,7 @@ class App {
   /** Wait until the server says that something has changed, but no less than a moment; a nudge ends it early. */
   async change(view, signal) {
     await this.pause(signal, BETWEEN);
-    if (!view.changed || this.nudged || signal.aborted) return;
+    if (!view.changed || this.again || signal.aborted) return;
     const waiting = new AbortController();
     const nudged = this.pause(signal, null).then(() => waiting.abort());
     try {
@@ -138,21 +141,28 @@ class App {
     } catch (error) {
       if (!waiting.signal.aborted) throw error;
     } finally {
-      this.nudge();
+      this.wake();
     }
+  }
+
+  /** Refresh the view at once; if that is under way, once more after it. */
+  nudge() {
+    this.again = true;
+    this.wake();
   }
 
   /** Wait; a nudge ends it early. */
   pause(signal, milliseconds) {
-    this.nudged = false;
+    if (this.again) return Promise.resolve();
     return new Promise((resolve) => {
-      const timer = milliseconds === null ? 0 : setTimeout(resolve, milliseconds);
-      this.nudge = () => {
-        this.nudged = true;
+      const wake = () => {
         clearTimeout(timer);
+        signal.removeEventListener("abort", wake);
         resolve();
       };
-      signal.addEventListener("abort", resolve, { once: true });
+      const timer = milliseconds === null ? 0 : setTimeout(wake, milliseconds);
+      signal.addEventListener("abort", wake);
+      this.wake = wake;
     });
   }
 
