@@ -19,17 +19,22 @@ from tests.console.conftest import Launch
 from tests.console.tab import Tab
 from tests.http.serving import ask, serving
 
+FORBIDDEN = (
+    "innerHTML", "outerHTML", "insertAdjacentHTML", r"document\.write", r"\beval\b", "new Function", "DOMParser",
+    "createContextualFragment", r"\.srcdoc", r"document\.cookie", "localStorage",
+)  # fmt: skip
 CONSOLE = files("penstock.http").joinpath("console")
 SCRIPT = "<script>window.pwned=1</script>"
 IMAGE = "<img src=x onerror=window.pwned=1>"
 TURNED = "\u202egnp.exe\u2066 \u200f\ufeff"
 HOSTILE = [
-    SCRIPT, IMAGE, f"\"'><svg onload=window.pwned=1>{SCRIPT}", "javascript:window.pwned=1", f"a\x00b\x1b[31m{TURNED}",
-    "]]>--><!--", "${window.pwned=1}{{constructor.constructor('window.pwned=1')()}}", "\U0001f4a5" * 300, "\ud7ff\uffff",
+    SCRIPT, IMAGE, f"\"'><svg onload=window.pwned=1>{SCRIPT}", "javascript:window.pwned=1", "]]>--><!--",
+    f"a\x00b\x1b[31m{TURNED}", "${window.pwned=1}{{constructor.constructor('window.pwned=1')()}}",
+    "\U0001f4a5" * 300, "\ud7ff\uffff",
 ]  # fmt: skip
 NAMES = [
-    SCRIPT, IMAGE, "\"onmouseover='window.pwned=1'x=\"", "..", "a/b?c#d&e=f%2F", "javascript:window.pwned=1", "%00%0d",
-    "x" * 255, "__proto__", "constructor",
+    SCRIPT, IMAGE, "\"onmouseover='window.pwned=1'x=\"", "..", "a/b?c#d&e=f%2F", "javascript:window.pwned=1",
+    "%00%0d", "x" * 255, "__proto__", "constructor",
 ]  # fmt: skip
 
 
@@ -53,13 +58,8 @@ def test_hostile_names_are_shown_and_lead_to_their_queues(tab: Tab, store: penst
     for name in (name.replace(" ", "/") for name in NAMES):
         tab.row("Queues", name).get_by_role("link").click()
         expect(tab.page.get_by_role("heading", level=1)).to_have_text(name)
-        tab.shows("The queue is empty.")
+        tab.shows("No browser can ask for something by the name of .." if name == ".." else "The queue is empty.")
         tab.page.go_back()
-    store.queue("..").put(b"up")
-    tab.open(f"queues/{quote('..', safe='')}?message=1")
-    with tab.dialog() as dialog:
-        expect(dialog.locator("pre")).to_have_text("up")
-        tab.press("Close", dialog)
 
 
 @pytest.mark.parametrize("text", HOSTILE, ids=range(len(HOSTILE)))
@@ -103,7 +103,7 @@ def test_json_huge_and_deep_payloads_are_shown(tab: Tab) -> None:
         tab.press("Close", dialog)
     tab.open(f"queues/hostile?message={first + 2}")
     with tab.dialog() as dialog:
-        expect(dialog.locator("pre")).to_contain_text("[[[[")
+        expect(dialog.locator("pre")).to_contain_text(re.compile(r"\[\s+\[\s+\["))
         tab.press("Close", dialog)
 
 
@@ -112,8 +112,7 @@ def test_no_script_of_ours_makes_markup() -> None:
     scripts = {each.name: each.read_text() for each in CONSOLE.iterdir() if each.name.endswith(".js")}
     assert len(scripts) > 8
     for name, script in scripts.items():
-        forbidden = r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|\beval\b|new Function|DOMParser|createContextualFragment|\.srcdoc|document\.cookie|localStorage"
-        assert re.findall(forbidden, script) == [], name
+        assert re.findall("|".join(FORBIDDEN), script) == [], name
         assert re.findall(r"""["'`]https?://""", script.replace('"http://www.w3.org/2000/svg"', "")) == [], name
     page = CONSOLE.joinpath("index.html").read_text()
     assert not re.search(r"<script(?! type=\"module\" src=)|\bon\w+=|style=|<style|//", page)
@@ -123,8 +122,9 @@ def test_the_page_and_its_files_are_guarded_and_kept(server: RunningServer) -> N
     status, headers, body = ask(server.url, "/-/")
     assert (status, headers["Cache-Control"]) == (200, "no-store")
     for part in (
-        "default-src 'none'", "script-src 'self'", "style-src 'self'", "img-src 'self' data:", "connect-src 'self'",
-        "form-action 'none'", "frame-ancestors 'none'", "base-uri 'none'", "require-trusted-types-for 'script'",
+        "default-src 'none'", "script-src 'self'", "style-src 'self'", "img-src 'self' data:",
+        "connect-src 'self'", "form-action 'none'", "frame-ancestors 'none'", "base-uri 'none'",
+        "require-trusted-types-for 'script'",
     ):  # fmt: skip
         assert part in headers["Content-Security-Policy"]
     assert "unsafe" not in headers["Content-Security-Policy"]
@@ -173,32 +173,36 @@ def evil_site(page: bytes) -> Iterator[str]:
         site.shutdown()
 
 
+# How many answers it could read.
 ATTACKS = """async (target) => {
-  const paths = ["victim/messages", "-/api/queues/victim/purge", "-/api/queues/victim/put", "-/api/queues/victim/redrive"];
+  const queue = "-/api/queues/victim/";
+  const json = { "Content-Type": "application/json", Authorization: "Bearer guess" };
+  const body = '{"messages": [{"payload": "evil"}]}';
   const tried = [];
-  for (const path of paths) {
+  for (const path of ["victim/messages", queue + "purge", queue + "put", queue + "redrive"]) {
     for (const credentials of ["omit", "include"]) {
-      for (const mode of ["no-cors", "cors"]) {
-        tried.push(fetch(target + path, { method: "POST", mode, credentials, body: '{"messages": [{"payload": "evil"}]}',
-          headers: mode === "cors" ? { "Content-Type": "application/json", Authorization: "Bearer guess" } : {} }));
-      }
+      tried.push(fetch(target + path, { method: "POST", mode: "no-cors", credentials, body }));
+      tried.push(fetch(target + path, { method: "POST", mode: "cors", credentials, body, headers: json }));
     }
   }
   tried.push(fetch(target + "victim/messages?lease=3600", { mode: "no-cors" }));
   tried.push(fetch(target + "victim", { method: "DELETE", mode: "cors" }));
   const image = new Image();
-  tried.push(new Promise((done) => { image.onload = image.onerror = done; image.src = target + "victim/messages"; }));
-  const frame = document.createElement("iframe");
-  frame.name = "frame";
-  document.body.append(frame);
-  for (const [path, kind] of [["victim/messages", "text/plain"], ["-/api/queues/victim/purge", "application/x-www-form-urlencoded"]]) {
-    const form = document.createElement("form");
-    Object.assign(form, { method: "POST", action: target + path, enctype: kind, target: "frame" });
-    document.body.append(form);
-    tried.push(new Promise((done) => { frame.addEventListener("load", done, { once: true }); form.submit(); }));
-    await tried.at(-1);
+  tried.push(new Promise((done) => { image.onload = image.onerror = done; }));
+  image.src = target + "victim/messages";
+  const answers = await Promise.allSettled(tried);
+  return answers.filter((each) => each.status === "fulfilled" && each.value.type === "cors").length;
+}"""
+FORMS = """(target) => {
+  for (const path of ["victim/messages", "-/api/queues/victim/purge"]) {
+    for (const enctype of ["text/plain", "application/x-www-form-urlencoded", "multipart/form-data"]) {
+      const [form, frame] = [document.createElement("form"), document.createElement("iframe")];
+      frame.name = path + enctype;
+      Object.assign(form, { method: "POST", action: target + path, enctype, target: frame.name });
+      document.body.append(form, frame);
+      form.submit();
+    }
   }
-  return (await Promise.allSettled(tried)).filter((each) => each.status === "fulfilled" && each.value.type === "cors").length;
 }"""
 
 
@@ -223,6 +227,12 @@ def test_a_page_of_another_origin_changes_nothing_and_reads_nothing(
         page = tab.context.new_page()
         page.goto(evil)
         assert page.evaluate(ATTACKS, f"{running.url}/") == 0
+        posted: list[int] = []
+        page.on("response", lambda answer: posted.append(answer.status))
+        page.evaluate(FORMS, f"{running.url}/")
+        while len(posted) < 6:
+            page.wait_for_timeout(20)
+        assert set(posted) == {401 if guarded else 403}
         [message] = store.queue("victim").messages()
         assert (message.payload, message.attempts, message.state) == (b"untouched", 0, "available")
 

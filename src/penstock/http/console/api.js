@@ -70,9 +70,15 @@ async function ask(method, path, { query = {}, body = undefined, signal = undefi
   throw new Refused(answer.status, problem);
 }
 
-const of = (queue) => `api/queues/${encodeURIComponent(queue).replaceAll(".", "%2E")}`;
-const one = (queue, id) => `${of(queue)}/messages/${encodeURIComponent(id)}`;
-const stream = (queue, name) => `streams/${encodeURIComponent(queue).replaceAll(".", "%2E")}/${encodeURIComponent(name).replaceAll(".", "%2E")}`;
+/** A name as a segment of a path. To a browser `..` is never a name, however it is encoded. */
+function segment(name) {
+  if (name !== "." && name !== "..") return encodeURIComponent(name);
+  throw new Refused(404, { detail: `No browser can ask for something by the name of ${name} \u2013 use the command line.` });
+}
+
+const of = (queue) => `api/queues/${segment(queue)}`;
+const one = (queue, id) => `${of(queue)}/messages/${segment(id)}`;
+const stream = (queue, name) => `streams/${segment(queue)}/${segment(name)}`;
 
 export const api = {
   whoami: (signal) => ask("GET", "api/whoami", { signal }),
@@ -87,6 +93,7 @@ export const api = {
   queue: (queue, signal) => ask("GET", of(queue), { signal }),
   find: (queue, query, signal) => ask("GET", `${of(queue)}/find`, { query, signal }),
   parts: async (queue, n) => (await ask("GET", `${of(queue)}/parts`, { query: { n } })).until,
+  ids: async (queue, after) => (await ask("GET", `${of(queue)}/messages`, { query: { fields: "id", after, limit: 1000 } })).messages.map((each) => each.id),
   message: async (queue, id, signal) => (await ask("GET", one(queue, id), { signal })).messages[0] ?? null,
   attempts: async (queue, id, signal) => (await ask("GET", `${one(queue, id)}/attempts`, { signal })).attempts,
 

@@ -7,7 +7,7 @@ export function open(title, attributes, ...children) {
   const heading = h("h2", { id: `d${++open.count}` }, title);
   const dialog = h(
     "dialog", { ...attributes, "aria-labelledby": heading.id },
-    h("header", {}, heading, h("button", { type: "button", class: "plain close", "aria-label": "Close", onclick: () => dialog.close() }, "\u2715")),
+    h("div", { class: "head" }, heading, h("button", { type: "button", class: "plain close", "aria-label": "Close", onclick: () => dialog.close() }, "\u2715")),
     ...children,
   );
   dialog.addEventListener("close", () => dialog.remove());
@@ -38,7 +38,7 @@ export function ask({ title, text, button, danger = false, fields = [], wide = f
   const form = h(
     "form", { novalidate: true, onsubmit: submit },
     h("div", { class: "inside" }, (Array.isArray(text) ? text : [text]).filter(Boolean).map((each) => (each instanceof Node ? each : h("p", {}, each))), fields, failed),
-    h("footer", {}, stop, go),
+    h("div", { class: "foot" }, stop, go),
   );
   const dialog = open(title, { class: wide ? "wide" : "small" }, form);
   (form.querySelector("input, textarea, select") ?? (danger ? stop : go)).focus();

@@ -8,6 +8,7 @@ import { href, pager } from "./overview.js";
 import { payload } from "./payload.js";
 
 const PAGE = 50;
+const PARTS = 10_000; // the most that a queue is divided into
 
 /** A state, as a sign and its name. */
 export function badge(name) {
@@ -79,6 +80,11 @@ export class Messages {
     }, 250);
   }
 
+  turnTo(state) {
+    clearTimeout(this.typing); // what is typed counts now
+    location.hash = this.address({ state, text: this.search.value.trim() });
+  }
+
   page(step) {
     if (step > 0 && this.next) this.pages.push(this.next);
     else if (step < 0) this.pages.pop();
@@ -87,10 +93,17 @@ export class Messages {
     this.app.nudge();
   }
 
-  /** Go to the page with the messages that were put last. */
+  /** Go to the page with the messages that were put last: from the last of many parts, only ids are read. */
   async toNewest() {
-    const parts = await api.parts(this.queue, Math.min(10_000, Math.max(1, Math.ceil(this.total / PAGE))));
-    if (parts.length > 1) this.pages.push(parts.at(-2));
+    const parts = await api.parts(this.queue, PARTS);
+    let ids = [];
+    for (let after = parts.at(-2) ?? ""; after !== undefined;) {
+      const more = await api.ids(this.queue, after);
+      ids = [...ids, ...more].slice(-PAGE - 1);
+      after = more.at(-1);
+    }
+    if (ids.length <= PAGE) return;
+    this.pages.push(ids[0]);
     this.chosen.clear();
     this.app.nudge();
   }
@@ -117,7 +130,7 @@ export class Messages {
   showStates() {
     const all = [["", "all", this.total], ...format.STATES.map((name) => [name, format.state(name), this.counts[name] ?? 0])];
     if (!this.states.children.length) {
-      fill(this.states, all.map(([name, title]) => h("button", { type: "button", class: name, onclick: () => (location.hash = this.address({ state: name })) },
+      fill(this.states, all.map(([name, title]) => h("button", { type: "button", class: name, onclick: () => this.turnTo(name) },
         name ? h("span", { class: "sign", "aria-hidden": "true" }, format.sign(name)) : null, title, " ", h("b"))));
     }
     all.forEach(([name, , number], index) => {
@@ -186,7 +199,7 @@ export class Messages {
   /** Open a message. */
   async show(id) {
     const inside = h("div", { class: "inside" }, h("p", { class: "note" }, "Loading\u2026"));
-    const foot = h("footer");
+    const foot = h("div", { class: "foot" });
     const dialog = (this.dialog = dialogs.open(`Message ${visible(id)}`, { class: "wide message" }, inside, foot));
     dialog.addEventListener("close", () => {
       if (this.dialog !== dialog) return;

@@ -110,7 +110,8 @@ export class Overview {
 
   /** Go to an address with these changes; the app calls turn(). */
   go(changes) {
-    const now = { search: this.text, sort: this.sort, page: 0, ...changes };
+    clearTimeout(this.typing); // what is typed counts now
+    const now = { search: this.search.value, sort: this.sort, page: 0, ...changes };
     if (now.sort === "queue") now.sort = "";
     const query = new URLSearchParams(Object.entries(now).filter(([, value]) => value)).toString();
     const target = query ? `#/?${query}` : "#/";

@@ -3,7 +3,10 @@
 import { fill, h, visible } from "./dom.js";
 import * as format from "./format.js";
 
-const SHOWN = { text: 100_000, json: 400_000, hex: 16_384 }; // bytes; the rest is for the download
+const SHOWN = 65_536; // characters; the rest is for the download
+const SHOWN_HEX = 16_384; // bytes
+const JSON_MOST = 4_000_000; // bytes of a payload that may be shown as JSON
+const DEEPEST = 20; // levels that are indented
 
 function decoded(bytes) {
   try {
@@ -13,23 +16,23 @@ function decoded(bytes) {
   }
 }
 
-/** A JSON text with line breaks and spaces. Its values stay as they are written, numbers of any length included. */
-export function pretty(text) {
+/** The beginning of a JSON text, with line breaks. Its values stay as they are written, numbers of any length too. */
+export function pretty(text, most = SHOWN) {
   JSON.parse(text); // what is no JSON throws
-  let out = "";
-  let depth = 0;
-  const indent = () => `\n${"  ".repeat(Math.min(depth, 50))}`;
+  const out = [];
+  let [depth, size, last] = [0, 0, ""];
+  const add = (token) => { out.push(token); size += token.length; };
+  const line = () => add(`\n${"  ".repeat(Math.min(depth, DEEPEST))}`);
   for (const [token] of text.matchAll(/"(?:[^"\\]|\\.)*"|[[\]{},:]|[^\s"[\]{},:]+/g)) {
-    if (token === "{" || token === "[") {
-      depth++;
-      out += token + indent();
-    } else if (token === "}" || token === "]") {
-      depth--;
-      out = /[[{]\s*$/.test(out.slice(-120)) ? out.trimEnd() + token : out + indent() + token;
-    } else if (token === ",") out += token + indent();
-    else out += token === ":" ? ": " : token;
+    const closes = token === "}" || token === "]";
+    if (closes) depth--;
+    if (closes ? last !== "{" && last !== "[" : last === "{" || last === "[" || last === ",") line();
+    if (token === "{" || token === "[") depth++;
+    add(token === ":" ? ": " : token);
+    last = token;
+    if (size > most) break;
   }
-  return out;
+  return out.join("");
 }
 
 /** Lines of 16 bytes, as offset, hexadecimal digits and characters. */
@@ -46,12 +49,14 @@ export function hex(bytes) {
 
 /** The payload of a message: buttons that choose how it is shown, and the payload. */
 export function payload(message, name) {
-  const bytes = Uint8Array.from(atob(message.payload_base64), (sign) => sign.charCodeAt(0));
+  const raw = atob(message.payload_base64);
+  const bytes = new Uint8Array(raw.length);
+  for (let at = 0; at < raw.length; at++) bytes[at] = raw.charCodeAt(at);
   const text = decoded(bytes);
   const shown = h("pre", { class: "payload", tabindex: "0", "aria-label": "Payload" });
   const note = h("p", { class: "note" });
   let json = null;
-  if (text !== null && bytes.length <= SHOWN.json && /^\s*[[{"]/.test(text)) {
+  if (text !== null && bytes.length <= JSON_MOST && /^\s*[[{"]/.test(text)) {
     try {
       json = pretty(text);
     } catch {
@@ -59,9 +64,9 @@ export function payload(message, name) {
     }
   }
   const ways = {
-    json: json === null ? null : () => visible(json, true),
-    text: text === null ? null : () => visible(text.slice(0, SHOWN.text), true),
-    hex: () => hex(bytes.subarray(0, SHOWN.hex)),
+    json: json === null ? null : () => visible(json.slice(0, SHOWN), true),
+    text: text === null ? null : () => visible(text.slice(0, SHOWN), true),
+    hex: () => hex(bytes.subarray(0, SHOWN_HEX)),
   };
   const buttons = Object.entries({ json: "JSON", text: "Text", hex: "Hex" }).map(([way, title]) =>
     h("button", { type: "button", "data-way": way, disabled: ways[way] === null, onclick: () => show(way) }, title));
@@ -76,7 +81,7 @@ export function payload(message, name) {
     for (const button of buttons) button.setAttribute("aria-pressed", button.dataset.way === way);
     if (bytes.length === 0) fill(shown, h("i", {}, "The payload is empty."));
     else shown.textContent = ways[way]();
-    const cut = way === "hex" ? bytes.length > SHOWN.hex : way === "text" && text.length > SHOWN.text;
+    const cut = way === "hex" ? bytes.length > SHOWN_HEX : (way === "json" ? json : text).length > SHOWN;
     note.textContent = cut ? `This is the beginning; the download has all ${format.bytes(bytes.length)}.` : "";
   }
   show(json !== null ? "json" : text !== null ? "text" : "hex");

@@ -65,7 +65,7 @@ export class Settings {
     this.save = h("button", { type: "submit", class: "main", disabled: true }, "Save");
     this.undo = h("button", { type: "button", disabled: true, onclick: () => this.reset() }, "Undo");
     this.failed = h("p", { class: "failed", role: "alert" });
-    fill(this.form, h("div", { class: "grid" }, inputs), this.failed, admin ? h("footer", {}, this.undo, this.save) : h("p", { class: "note" }, "Changing settings needs the role admin."));
+    fill(this.form, h("div", { class: "grid" }, inputs), this.failed, admin ? h("div", { class: "foot" }, this.undo, this.save) : h("p", { class: "note" }, "Changing settings needs the role admin."));
   }
 
   written(name) {
