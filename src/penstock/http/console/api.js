@@ -4,7 +4,7 @@
 const ROOT = new URL(".", document.baseURI); // the folder /-/ of the server, also behind a proxy that adds a prefix
 const KEPT = "penstock.token";
 const PATIENCE = 30_000; // milliseconds for an answer
-const WAIT = 25; // seconds that the server may wait for a change
+const WAIT = 10; // seconds that the server may wait for a change; ages grow meanwhile
 
 /** The server's refusal of a request. */
 export class Refused extends Error {
@@ -83,7 +83,7 @@ const stream = (queue, name) => `streams/${segment(queue)}/${segment(name)}`;
 export const api = {
   whoami: (signal) => ask("GET", "api/whoami", { signal }),
   overview: (query, signal) => ask("GET", "api/overview", { query, signal }),
-  changes: (query, signal) => ask("GET", "api/changes", { query: { wait: WAIT, ...query }, signal, patience: PATIENCE + WAIT * 1000 }),
+  changes: (query, signal) => ask("GET", "api/changes", { query: { ...query, wait: query.wait ?? WAIT }, signal, patience: PATIENCE + WAIT * 1000 }),
   document: () => ask("GET", "openapi.json"),
   server: (signal) => ask("GET", "api/server", { signal }),
   activity: (signal) => ask("GET", "api/activity", { signal }),

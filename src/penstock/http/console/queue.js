@@ -85,7 +85,8 @@ export class Queue {
 
   async changed(signal) {
     if (!this.app.may("read")) return;
-    this.change = (await api.changes({ since: this.change, queue: this.name }, signal)).change;
+    const wait = this.part === this.settings ? 2 : undefined; // settings that somebody else changes are no change of counts
+    this.change = (await api.changes({ since: this.change, queue: this.name, wait }, signal)).change;
   }
 
   showAbout(info) {
