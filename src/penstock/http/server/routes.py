@@ -95,9 +95,9 @@ def handler(kind: type[Operation[Any]]) -> Handler:
             return json_answer(await operation.call(request.service))
         try:
             result = await backend.run(operation)
-            if consumes:
+            if consumes and (consumers := request.connection.service.consumers) is not None:
                 count = len(result) if kind is Claim else result is not None
-                request.service.consumers.see(operation.queue, operation.consumer, count)
+                consumers.see(operation.queue, operation.consumer, count)
             if kind.http.then is not None:
                 result = await backend.run(kind.http.then(operation.queue))
         except TooManyLoads as error:

@@ -354,6 +354,7 @@ class Watch:
         now = self._clock.now()
         streams: list[StreamInfo] = await self._streams.get()
         followers, loads = await self._backend.under_way()
+        consumers = self._service.consumers
         return {
             "now": now,
             "streams": [
@@ -366,7 +367,7 @@ class Watch:
             ],
             "followers": [each._asdict() for each in followers],
             "loads": [each._asdict() for each in loads],
-            "consumers": [each._asdict() for each in self._service.consumers.latest()],
+            "consumers": [] if consumers is None else [each._asdict() for each in consumers.latest()],
         }
 
     # Parts of answers
