@@ -156,10 +156,12 @@ def test_the_server_tells_how_it_is_and_no_secrets(any_place: Place) -> None:
 
 @pytest.fixture(scope="module")
 def many(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
-    """Queues a-0 to a-9 with as many messages, and others."""
-    with penstock.open("memory:") as store:
+    """Queues a-0 to a-9 with as many messages, each a second younger than the one before, and another."""
+    clock = penstock.SimulatedClock()
+    with penstock.open("memory:", clock=clock) as store:
         for number in range(10):
             store.create(f"a-{number}").put_many([b"a"] * number)
+            clock.advance(1)
         store.create("other").put_many([penstock.Draft(b"a", delay=3600)] * 50)
         with serving(store) as server:
             yield Place("memory:", store, server)
