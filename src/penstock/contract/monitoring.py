@@ -338,6 +338,7 @@ class QueueHistory(Operation[dict[str, Any]]):
     f"GET {_Q}/reasons",
     "reasons",
     name="list_reasons",
+    lists=True,
     errors=READS,
     answer=_whole_answer(
         "Reasons with counts, the most frequent first.",

@@ -434,21 +434,20 @@ _ITSELF = [
         id="whoami",
         tag="About",
         summary="What may I do?",
-        description="For programs that show what is allowed. A token that is not known is refused.",
+        description="For programs that show what is allowed. An unknown token has neither name nor roles.",
         answers={
             "200": answer(
                 "The token and its roles.",
                 members(
                     {
                         "needs_token": {"type": "boolean", "description": "Whether the server asks for tokens."},
-                        "name": schemas.nullable(text("The token's name; null: the request has none.")),
+                        "name": schemas.nullable(text("The token's name; null: none, or an unknown one.")),
                         "roles": schemas.texts("Roles of the request; without tokens all of them."),
                     }
                 ),
                 {"needs_token": True, "name": "me", "roles": ["read"]},
             )
         },
-        errors=("Unauthorized",),
     ),
     Operation(
         call="GET /",

@@ -23,7 +23,6 @@ from penstock.contract.roles import ADMIN, ANY_ROLE, ANYONE, CONSUME, READ, WRIT
 from penstock.contract.streams import BatchPlan
 from penstock.errors import Forbidden, InvalidArgument
 from penstock.http.server import console, metrics, mqcore, page
-from penstock.http.server.access import unauthorized
 from penstock.http.server.exchange import (
     LONG,
     Answer,
@@ -54,16 +53,9 @@ _BATCH = 64 * 1024 * 1024
 async def whoami(backend: Any, request: Request) -> Answer:
     """GET /-/api/whoami."""
     request.parameters()
-    needs_token, holder = request.service.access is not None, request.holder
-    if needs_token and holder is None and b"authorization" in request.headers:
-        raise unauthorized(True)
-    return json_answer(
-        {
-            "needs_token": needs_token,
-            "name": None if holder is None else holder.name,
-            "roles": roles.names(request.roles),
-        }
-    )
+    name = None if request.holder is None else request.holder.name
+    needs_token = request.service.access is not None
+    return json_answer({"needs_token": needs_token, "name": name, "roles": roles.names(request.roles)})
 
 
 # MQ-Core: the first segment of the path is a queue's name
@@ -105,9 +97,9 @@ def handler(kind: type[Operation[Any]]) -> Handler:
             return json_answer(await operation.call(request.service))
         try:
             result = await backend.run(operation)
-            if consumes:
+            if consumes and (consumers := request.connection.service.consumers) is not None:
                 count = len(result) if kind is Claim else result is not None
-                request.service.consumers.see(operation.queue, operation.consumer, count)
+                consumers.see(operation.queue, operation.consumer, count)
             if kind.http.then is not None:
                 result = await backend.run(kind.http.then(operation.queue))
         except TooManyLoads as error:

@@ -131,7 +131,7 @@ class Service:
         self._unread: dict[Connection, int] = {}  # by connection, the slowest first
         self.listing = asyncio.Semaphore(_LISTING)
         self.stopping = False
-        self.consumers = Consumers()
+        self.consumers: Consumers | None = None  # that have asked lately; None: nobody will want to know
         self._watch: Watch | None = None
         self._connections: set[Connection] = set()
         self.coming: dict[Connection, asyncio.Task[None]] = {}  # accepted, but not connected yet: TLS handshakes
@@ -158,6 +158,7 @@ class Service:
 
     def begin_watching(self, kind: str, files: str | None) -> None:
         """Read the queues from now on; `kind` and `files` of the store."""
+        self.consumers = Consumers()
         self._watch = Watch(self, kind, files)
 
     def welcome(self, connection: Connection) -> bool:

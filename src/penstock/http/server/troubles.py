@@ -1,6 +1,6 @@
 """What is wrong with a store and its queues, from what the watch has seen. Pure rules, the worst first."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from penstock.contract.backend import FLOWS
@@ -9,7 +9,6 @@ from penstock.contract.monitoring import SEVERITIES
 from penstock.contract.streams import StreamInfo, is_reader_gone
 from penstock.http.server.history import History, Track
 
-MOST_PROBLEMS = 100
 _AVAILABLE, _IN_FLIGHT, _FAILED = map(STATES.index, ("available", "in_flight", "failed"))
 _IN, _OUT, _FAILURES, _EXPIRED, _GIVEN_UP = range(len(FLOWS))
 _LATELY = 600.0  # seconds
@@ -43,13 +42,9 @@ class Look(NamedTuple):
     streams: Sequence[StreamInfo]
 
 
-def worst(history: History, look: Look, most: int) -> tuple[list[Problem], int]:
-    """The worst problems, at most so many, and how many there are."""
-    found = [*of_store(look), *of_streams(look)]
-    for name, track in history.tracks.items():
-        found += of_queue(name, track, history)
-    found.sort(key=lambda problem: SEVERITIES.index(problem.severity))
-    return found[:most], len(found)
+def worst_first(problems: Iterable[Problem]) -> list[Problem]:
+    """Problems by severity."""
+    return sorted(problems, key=lambda problem: SEVERITIES.index(problem.severity))
 
 
 def of_store(look: Look) -> Iterator[Problem]:

@@ -24,10 +24,10 @@ from penstock.contract.operations import Lookup, Messages
 from penstock.contract.refusals import not_found
 from penstock.contract.stream_operations import AllStreams
 from penstock.contract.streams import StreamInfo, is_reader_gone
-from penstock.errors import NotSupported, PenstockError
+from penstock.errors import PenstockError
 from penstock.http.server.finding import find
 from penstock.http.server.history import HOUR, SPANS, History, Series, Track, thinned
-from penstock.http.server.troubles import MOST_PROBLEMS, Look, Problem, worst
+from penstock.http.server.troubles import Look, Problem, of_queue, of_store, of_streams, worst_first
 from penstock.system.clock import SystemClock
 from penstock.version import __version__
 
@@ -39,8 +39,10 @@ if TYPE_CHECKING:
 _PAUSE, _WATCHED = 10.0, 1.0  # seconds between rounds, and while a client waits for changes
 _SHARE = 50  # the rounds' share of the time
 _QUICK = 0.002  # seconds of a round that need not be spared
+_PATIENCE = 1.0  # seconds after which the last value has to do
 _CHUNK = 250  # queues that are read in one turn of the event loop
 _RECENT = 300.0  # seconds of commits whose latency is told
+_PROBLEMS = 100
 _REASONS, _LOOKED_AT = 50, 10_000
 _LONGEST_REASON = 200  # characters that tell reasons apart
 _NUMBERS = re.compile(r"\d+")
@@ -64,19 +66,18 @@ class Consumers:
     MOST = 500
 
     def __init__(self) -> None:
-        self._seen: dict[tuple[str, str], tuple[float, int]] = {}
+        self._seen: dict[tuple[str, str], tuple[float, int]] = {}  # the least recent first
 
     def see(self, queue: str, consumer: str, messages: int) -> None:
         """A consumer was given so many messages, or none."""
-        before = self._seen.get((queue, consumer))
-        self._seen[queue, consumer] = time.time(), messages + (0 if before is None else before[1])
-        if before is None and len(self._seen) > 2 * self.MOST:
-            self._seen = dict(sorted(self._seen.items(), key=lambda each: each[1])[-self.MOST :])
+        _, before = self._seen.pop((queue, consumer), (0, 0))
+        self._seen[queue, consumer] = time.time(), before + messages
+        if len(self._seen) > self.MOST:
+            del self._seen[next(iter(self._seen))]
 
     def latest(self) -> list[Seen]:
         """The consumers, the latest first."""
-        found = [Seen(*key, int(at * 1000), messages) for key, (at, messages) in self._seen.items()]
-        return sorted(found, key=lambda each: -each.seen)[: self.MOST]
+        return [Seen(*key, int(at * 1000), messages) for key, (at, messages) in reversed(self._seen.items())]
 
 
 class Latency:
@@ -113,46 +114,67 @@ class Latency:
 
 
 class Spared:
-    """A value that costs something: computed again at most for a fiftieth of the time."""
+    """A value that costs something: computed again at most for a fiftieth of the time.
+
+    If that takes long, as while a disk hangs, the last value has to do.
+    """
 
     def __init__(self, compute: Callable[[], Awaitable[Any]]) -> None:
         self._compute = compute
-        self._lock = asyncio.Lock()
         self._value: Any = None
+        self._error: Exception | None = None
+        self._is_known = False
         self._next = float("-inf")
+        self._task: asyncio.Task[None] | None = None
 
     def expire(self) -> None:
         """Compute the value again the next time."""
         self._next = float("-inf")
 
     async def get(self) -> Any:
-        """The value, at most so old."""
-        async with self._lock:
-            began = time.monotonic()
-            if began >= self._next:
-                self._value = await self._compute()
-                ended = time.monotonic()
-                took = ended - began
-                self._next = ended + (0 if took < _QUICK else took * _SHARE)
-            return self._value
+        """The value; the error of its computation."""
+        if self._task is None or self._task.done():
+            if time.monotonic() < self._next:
+                return self._value
+            self._task = asyncio.get_running_loop().create_task(self._refresh())
+        await asyncio.wait([self._task], timeout=_PATIENCE if self._is_known else None)
+        if self._error is not None:
+            raise self._error
+        return self._value
+
+    def stop(self) -> None:
+        """Cancel the computation."""
+        if self._task is not None:
+            self._task.cancel()
+
+    async def _refresh(self) -> None:
+        began = time.monotonic()
+        try:
+            self._value, self._error, self._is_known = await self._compute(), None, True
+        except Exception as error:
+            self._error = error  # for those who ask
+        ended = time.monotonic()
+        self._next = ended + (0 if ended - began < _QUICK else (ended - began) * _SHARE)
 
 
 class Watch:
     """The watch of one server, in its event loop."""
 
-    def __init__(self, service: Service, kind: str, folder: str | None) -> None:
-        """`folder`: of the store's files; None: it has none on this machine."""
+    def __init__(self, service: Service, kind: str, files: str | None) -> None:
+        """`kind` of the store, and the place of its files; None: it has none on this machine."""
         self._service = service
         self._backend = service.backend
         self._kind = kind
-        self._folder = folder
+        self._files = files
         self._clock = SystemClock()
         self._started = self._clock.monotonic()
         self.history = History(self._clock.now())
         self._latency = Latency(self._backend.commit_seconds)
         self._round = Spared(self._read)
-        self._all_waits = Spared(self._wait_of_all)
+        self._waits = Spared(self._read_waits)
         self._streams = Spared(self._read_streams)
+        self._space = Spared(self._read_space)
+        self._troubles = Spared(self._find_troubles)
         self._news = asyncio.Event()  # set and replaced with each change
         self._watchers = 0
         self._watched = asyncio.Event()  # there are watchers
@@ -160,6 +182,8 @@ class Watch:
 
     async def stop(self) -> None:
         """End the rounds."""
+        for spared in (self._round, self._waits, self._streams, self._space, self._troubles):
+            spared.stop()
         self._task.cancel()
         with suppress(asyncio.CancelledError):
             await self._task
@@ -171,8 +195,6 @@ class Watch:
             began = time.monotonic()
             try:
                 await self._round.get()
-            except PenstockError as error:
-                _log.debug("the queues cannot be read: %s", error)
             except Exception:
                 _log.exception("the queues could not be read")
             pause = _SHARE * (time.monotonic() - began)
@@ -182,7 +204,11 @@ class Watch:
 
     async def _read(self) -> None:
         history = self.history
-        readings = iter(await self._backend.readings())
+        try:
+            readings = iter(await self._backend.readings())
+        except PenstockError as error:  # what is known has to do
+            _log.debug("the queues cannot be read: %s", error)
+            return
         now = self._clock.monotonic()
         history.begin(now)
         while chunk := list(islice(readings, _CHUNK)):
@@ -193,14 +219,27 @@ class Watch:
             news, self._news = self._news, asyncio.Event()
             news.set()
 
-    async def _wait_of_all(self) -> dict[str, float]:
+    async def _read_waits(self) -> dict[str, float]:
         return await self._backend.waits(list(self.history.tracks))
 
     async def _read_streams(self) -> list[StreamInfo]:
-        try:
-            found: list[StreamInfo] = await self._backend.run(AllStreams())
-        except NotSupported:
-            return []
+        found: list[StreamInfo] = []
+        with suppress(PenstockError):  # it has none, or was closed
+            found = await self._backend.run(AllStreams())
+        return found
+
+    async def _read_space(self) -> dict[str, int] | None:
+        if self._files is None:
+            return None
+        return await asyncio.get_running_loop().run_in_executor(None, _space_at, self._files)
+
+    async def _find_troubles(self) -> list[Problem]:
+        found: list[Problem] = []
+        tracks = iter(list(self.history.tracks.items()))
+        while chunk := list(islice(tracks, _CHUNK)):
+            for name, track in chunk:
+                found += of_queue(name, track, self.history)
+            await asyncio.sleep(0)
         return found
 
     # Answers
@@ -239,20 +278,20 @@ class Watch:
         found = [name for name in history.tracks if search in name]
         waits: dict[str, float] = {}
         if sort == "oldest":
-            waits = await self._all_waits.get()
+            waits = await self._waits.get()
         found.sort(key=self._key(sort, waits))
         page = [name for name in found[skip : skip + limit] if name in history.tracks]
         if sort != "oldest":
             waits = await self._backend.waits(page)
         rows = [self._row(name, track, waits, points) for name in page if (track := history.tracks.get(name))]
-        problems, count = await self._problems()
+        problems = await self._problems()
         return {
             **self._now(),
             "totals": {"queues": len(history.tracks), **self._told(history.total, points)},
             "found": len(found),
             "queues": rows,
-            "problems": [problem._asdict() for problem in problems],
-            "problems_found": count,
+            "problems": [problem._asdict() for problem in problems[:_PROBLEMS]],
+            "problems_found": len(problems),
         }
 
     async def total_history(self, span: str) -> dict[str, Any]:
@@ -304,7 +343,7 @@ class Watch:
             "version": __version__,
             "uptime": round(self._clock.monotonic() - self._started, 3),
             "store": {"kind": self._kind, "open": backend.is_open()},
-            "disk": self._disk(),
+            "disk": await self._space.get(),
             "commits": self._latency.read(),
             "longest_commit": round(max(0.0, backend.longest_commit()), 3),
             "connections": service.connections,
@@ -320,6 +359,7 @@ class Watch:
         now = self._clock.now()
         streams: list[StreamInfo] = await self._streams.get()
         followers, loads = await self._backend.under_way()
+        consumers = self._service.consumers
         return {
             "now": now,
             "streams": [
@@ -332,7 +372,7 @@ class Watch:
             ],
             "followers": [each._asdict() for each in followers],
             "loads": [each._asdict() for each in loads],
-            "consumers": [each._asdict() for each in self._service.consumers.latest()],
+            "consumers": [] if consumers is None else [each._asdict() for each in consumers.latest()],
         }
 
     # Parts of answers
@@ -402,25 +442,25 @@ class Watch:
             "throughput": thinned(columns["out"], points, mean=True),
         }
 
-    async def _problems(self) -> tuple[list[Problem], int]:
+    async def _problems(self) -> list[Problem]:
+        """Everything that is wrong, the worst first."""
         streams: list[StreamInfo] = await self._streams.get()
-        backend, disk, commits = self._backend, self._disk(), self._latency.read()
+        backend, disk, commits = self._backend, await self._space.get(), self._latency.read()
         look = Look(self._clock.now(), backend.is_open(), backend.longest_commit(), disk, commits, streams)
-        return worst(self.history, look, MOST_PROBLEMS)
-
-    def _disk(self) -> dict[str, int] | None:
-        if self._folder is None:
-            return None
-        try:
-            found = os.statvfs(self._folder)
-        except OSError:
-            return None
-        return {"free": found.f_bavail * found.f_frsize, "total": found.f_blocks * found.f_frsize}
+        return worst_first([*of_store(look), *of_streams(look), *await self._troubles.get()])
 
 
 def _shape(reason: str | None) -> str | None:
     """What reasons of one group have in common: the first line without its numbers."""
     return None if reason is None else _NUMBERS.sub("0", reason.partition("\n")[0][:_LONGEST_REASON])
+
+
+def _space_at(path: str) -> dict[str, int] | None:
+    try:
+        found = os.statvfs(path)
+    except OSError:
+        return None
+    return {"free": found.f_bavail * found.f_frsize, "total": found.f_blocks * found.f_frsize}
 
 
 def _memory() -> int | None:
