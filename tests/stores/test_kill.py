@@ -31,7 +31,7 @@ def kill_often(kind: str, folder: Path, seeds: Iterable[int], kills: int) -> Non
 
 @pytest.mark.parametrize(
     ("kind", "seeds", "kills"),
-    [("journal", [4, 5, 6], 10), ("text", [7, 8], 8), ("slate", [7, 8], 6), ("folder", [1], 5)],
+    [("journal", [4, 5], 8), ("text", [7], 8), ("slate", [7], 6), ("folder", [1], 5)],
 )
 def test_a_killed_process_leaves_a_store_that_keeps_its_promises(
     tmp_path: Path, kind: str, seeds: list[int], kills: int
