@@ -37,7 +37,8 @@ EXPECTED = {  # said once more, by hand, as a table that is only compared with i
     "any role": {"get_queue", "show_queue"},
     "read": {
         "list_streams", "start_following", "look_ahead", "list_entered", "stop_following",
-        "list_queues", "list_figures", "show_message", "find_messages", "peek", "messages", "parts", "all_attempts", "attempts",
+        "list_queues", "list_figures", "show_message", "peek", "messages", "parts", "all_attempts", "attempts",
+        "find_messages",
         "run", "readyz", "metrics", "show_overview", "show_total_history", "show_history", "list_reasons",
         "show_server", "show_activity", "wait_for_change",
     },

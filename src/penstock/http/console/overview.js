@@ -42,11 +42,13 @@ export function pager(turn) {
   const before = h("button", { type: "button", class: "before", onclick: () => turn(-1) }, "\u2190 Before");
   const next = h("button", { type: "button", class: "next", onclick: () => turn(1) }, "Next \u2192");
   const place = h("span", { class: "place", "aria-live": "polite" });
-  const element = h("div", { class: "pager" }, place, h("div", { class: "buttons" }, before, next));
+  const buttons = h("div", { class: "buttons" }, before, next);
+  const element = h("div", { class: "pager" }, place, buttons);
   return { element, show(text, back, on) {
     say(place, text);
     before.disabled = !back;
     next.disabled = !on;
+    buttons.hidden = !back && !on;
   } };
 }
 
