@@ -29,7 +29,7 @@ export class Streams {
       { title: "will fail", kind: "number", cell: (row, cell) => counted(cell, row.failures, "failed") },
       { title: "lag", kind: "number", cell: (row, cell) => counted(cell, row.lag, "") },
       { title: "reader", kind: "about", cell: (row, cell) => { cell.title = row.reader; return reader(row.reader) + (row.gone ? " (has ended)" : ""); } },
-      { title: "actions", kind: "acts", cell: (row, cell) => this.acts(row, cell) },
+      { title: "actions", kind: "do", cell: (row, cell) => this.acts(row, cell) },
     ], { empty: () => [h("p", {}, "No Spark query reads a queue as a stream. One that does, exactly once:"),
       h("pre", {}, 'spark.readStream.format("penstock").option("store", "data") \\\n    .option("queue", "jobs").option("mode", "consume").option("stream", "nightly")')] });
     this.followers = new Table("Followers", [
