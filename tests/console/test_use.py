@@ -30,7 +30,7 @@ def filled(store: penstock.Store) -> None:
     jobs = store.create("jobs", max_attempts=1, description=LONG, labels={"team": LONG})
     jobs.put(json.dumps({"picture": LONG}), headers={LONG[:100]: LONG}, group=LONG)
     jobs.put_many([b"a", b"b", b"c"])
-    [first, *_] = jobs.claim(2, consumer=LONG)
+    [first, *_] = jobs.claim(2, lease=3600, consumer=LONG)
     first.fail(reason=LONG)
     store.create("empty")
     store.create("long-" + "q" * 240).put(b"x")

@@ -241,7 +241,10 @@ def test_a_new_store_teaches_the_first_commands(browser: Browser, tmp_path: Path
         tab.check()
 
 
-@pytest.mark.parametrize("kind", ["memory:", "text:{}", "folder:{}", "slate:{}"])
+@pytest.mark.parametrize(
+    "kind",
+    ["text:{}", *(pytest.param(kind, marks=pytest.mark.long) for kind in ("memory:", "folder:{}", "slate:{}"))],
+)
 def test_every_store_is_shown(browser: Browser, tmp_path: Path, kind: str) -> None:
     with penstock.open(kind.format(tmp_path / "store")) as store, serving(store) as running:
         jobs = store.create("jobs")

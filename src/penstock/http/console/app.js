@@ -2,7 +2,7 @@
 
 import { api, Refused, session, Unreachable } from "./api.js";
 import * as dialogs from "./dialogs.js";
-import { data, fill, h, say } from "./dom.js";
+import { data, fill, h, say, visible } from "./dom.js";
 import { Overview } from "./overview.js";
 import { Queue } from "./queue.js";
 import { Server } from "./server.js";
@@ -124,7 +124,10 @@ class App {
         } else if (error instanceof Refused) {
           this.refuse(view, error);
           wait = LONGEST;
-        } else throw error;
+        } else {
+          say(this.banner, "The console has failed: load this page again.");
+          throw error;
+        }
       }
       if (wait) await this.pause(signal, wait);
     }
@@ -168,7 +171,7 @@ class App {
 
   async meet(signal) {
     const me = await api.whoami(signal);
-    if (me.needs_token && me.name === null) throw new Refused(401, {});
+    if (me.needs_token && me.name === null) throw new Refused(401, { detail: "This token is not, or no longer, known: ask for a new one." });
     this.me = me;
     const { needs_token: asked, name, roles } = me;
     fill(this.who, asked
@@ -246,6 +249,15 @@ class App {
     this.said.append(line);
     setTimeout(() => line.remove(), 6_000);
     this.nudge();
+  }
+
+  /** Do something outside of a dialog; what is refused is said. */
+  async attempt(work) {
+    try {
+      await work();
+    } catch (error) {
+      this.tell(visible(error.message));
+    }
   }
 
   help() {

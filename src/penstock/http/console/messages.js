@@ -23,7 +23,7 @@ export class Messages {
     this.pages = [""]; // the `after` of each page so far
     this.states = h("div", { class: "choice states", role: "group", "aria-label": "State" });
     this.search = h("input", { type: "search", placeholder: "Search in messages", "aria-label": "Search in id, group, consumer, reason, headers and payload", maxlength: 200, oninput: () => this.typed() });
-    this.newest = h("button", { type: "button", onclick: () => this.toNewest() }, "Newest");
+    this.newest = h("button", { type: "button", onclick: () => this.app.attempt(() => this.toNewest()) }, "Newest");
     this.acts = h("div", { class: "acts", role: "group", "aria-label": "Chosen messages" });
     this.table = new Table("Messages", this.columns(), {
       empty: () => this.teach(),
@@ -69,7 +69,8 @@ export class Messages {
     if (id === this.opened) return;
     this.opened = id;
     this.dialog?.close();
-    if (id) this.show(id);
+    this.waiting = id; // until it is known who asks
+    if (id && this.app.me) this.show(id);
   }
 
   typed() {
@@ -110,6 +111,7 @@ export class Messages {
 
   async refresh(signal, counts) {
     this.counts = counts;
+    if (this.waiting) this.show(this.waiting);
     this.total = Object.values(counts).reduce((sum, each) => sum + each, 0);
     this.showStates();
     if (!this.app.may("read")) {
@@ -198,6 +200,7 @@ export class Messages {
 
   /** Open a message. */
   async show(id) {
+    this.waiting = null;
     const inside = h("div", { class: "inside" }, h("p", { class: "note" }, "Loading\u2026"));
     const foot = h("div", { class: "foot" });
     const dialog = (this.dialog = dialogs.open(`Message ${visible(id)}`, { class: "wide message" }, inside, foot));

@@ -112,8 +112,8 @@ export class Queue {
       this.app.may("write") ? h("button", { type: "button", class: "main", onclick: () => this.make() }, "Put a message") : null,
       admin && failed ? h("button", { type: "button", onclick: () => this.messages.redrive(null) }, `Redrive ${format.count(failed)} failed`) : null,
       admin && failed ? h("button", { type: "button", onclick: () => this.messages.move(null) }, "Move failed\u2026") : null,
-      admin ? h("button", { type: "button", class: "danger", onclick: () => this.purge() }, "Purge\u2026") : null,
-      admin && this.name !== "default" ? h("button", { type: "button", class: "danger", onclick: () => this.drop() }, "Delete\u2026") : null);
+      admin ? h("button", { type: "button", class: "danger", onclick: () => this.app.attempt(() => this.purge()) }, "Purge\u2026") : null,
+      admin && this.name !== "default" ? h("button", { type: "button", class: "danger", onclick: () => this.app.attempt(() => this.drop()) }, "Delete\u2026") : null);
   }
 
   make() {
