@@ -20,7 +20,7 @@ _NARROW = 0xFFFF  # rows have two bytes for each value until one is higher
 _LEAST = 10.0  # seconds: after less time what has happened says nothing of a rate
 _WIDTH = len(STATES) + len(FLOWS)
 _NOTHING = (0,) * len(FLOWS)
-_WAITING = [STATES.index(state) for state in ("delayed", "available", "in_flight")]
+WAITING = [STATES.index(state) for state in ("delayed", "available", "in_flight")]  # those that max_size limits
 _FAILED = STATES.index("failed")
 
 
@@ -242,7 +242,7 @@ def happened(before: Reading, reading: Reading) -> Sequence[int]:
     Without counters, the change of counts tells what it can: more messages that are not settled, or fewer.
     """
     if reading.flows is None or before.flows is None:
-        change = sum(reading.counts[state] - before.counts[state] for state in _WAITING)
+        change = sum(reading.counts[state] - before.counts[state] for state in WAITING)
         failed = max(0, reading.counts[_FAILED] - before.counts[_FAILED])
         return max(change, 0), max(-change - failed, 0), failed, 0, failed
     flows = [new - old for new, old in zip(reading.flows, before.flows, strict=True)]
