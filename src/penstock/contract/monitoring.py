@@ -121,6 +121,12 @@ _HISTORY = answer(
         "change": _CHANGE,
         "seconds": _size("Seconds of a step."),
         "end": integer("When the last step ends, by the server's clock. It may still be running.", 0, LATEST),
+        "covered": {
+            "type": "array",
+            "items": {"type": "number"},
+            "description": "Seconds of each step that its rates are of: less in the first and last, more after a "
+            "gap. Times a rate it is how many messages.",
+        },
         "series": {
             **_SERIES,
             "description": "Values by step, the latest last; null: not known. Counts of messages by state at the "
@@ -138,7 +144,7 @@ _AN_OVERVIEW = {
     "found": 0, "queues": [], "problems": [], "problems_found": 0,
 }  # fmt: skip
 _SOME_HISTORY = {
-    "now": NOW, "change": 17, "seconds": 30, "end": NOW,
+    "now": NOW, "change": 17, "seconds": 30, "end": NOW, "covered": [30.0],
     "series": {name: [0.0] for name in (*STATES, *FLOWS)},
 }  # fmt: skip
 _REASONS = answer(

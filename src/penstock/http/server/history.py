@@ -40,6 +40,7 @@ class Series(NamedTuple):
 
     seconds: int  # of a step
     end: int  # of the last step, in elapsed seconds; that may still be running
+    covered: list[float]  # seconds of each step that rates are of: of a first or last step only some
     columns: dict[str, list[float | None]]
 
 
@@ -207,9 +208,10 @@ class History:
             if step < known or (seconds is None and step != known):
                 rows.append(_UNKNOWN)
             else:
-                rows.append((*counts, *(round(flow / seconds, 3) if seconds else 0.0 for flow in flows)))
+                rows.append((*counts, *(round(flow / seconds, 6) if seconds else 0.0 for flow in flows)))
         columns = dict(zip((*STATES, *FLOWS), map(list, zip(*rows, strict=True)), strict=True))
-        return Series(span.seconds, (last + 1) * span.seconds, columns)
+        seconds_of = [round(covered.get(step, 0.0), 6) for step in range(first, last + 1)]
+        return Series(span.seconds, (last + 1) * span.seconds, seconds_of, columns)
 
     def rates(self, track: Track) -> list[float]:
         """Flows a second, in the step of the latest round and in the one before."""

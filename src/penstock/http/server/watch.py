@@ -393,6 +393,7 @@ class Watch:
             **self._now(),
             "seconds": series.seconds,
             "end": round(end) * 1000,
+            "covered": series.covered,
             "series": series.columns,
         }
 
