@@ -274,7 +274,8 @@ class Watch:
         """Totals, a page of queues, problems."""
         await self._round.get()
         history = self.history
-        found = [name for name in history.tracks if search in name]
+        wanted = search.lower()
+        found = [name for name in history.tracks if wanted in name.lower()]
         waits: dict[str, float] = {}
         if sort == "oldest":
             waits = await self._waits.get()
