@@ -1,4 +1,4 @@
-"""Tracing, public name: the span of the work on a message, for programs that claim by themselves."""
+"""Traces, public name: the span of the work on a message, for programs that claim by themselves."""
 
 from penstock.contract.tracing import processing
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import re
 import subprocess
 import sys
 import threading
@@ -326,6 +327,22 @@ def test_a_command_of_a_worker_that_is_not_traced_gets_the_trace_of_the_put(tmp_
     arguments = ["--store", str(tmp_path / "store"), "work", "default", "-c", "1", "--until-empty", "--", *command]
     assert CliRunner().invoke(cli, arguments).exit_code == 0
     assert (tmp_path / "told").read_text() == f"{FOREIGN} a=b \n  \n"
+
+
+# The document
+
+
+def test_the_example_of_the_document_runs(tmp_path: Path) -> None:
+    [example] = re.findall(
+        r"```python\n(import penstock\n.*?)```", (ROOT / "docs" / "watching.md").read_text(), re.DOTALL
+    )
+    ended = subprocess.run(
+        [sys.executable, "-c", example], cwd=tmp_path, capture_output=True, text=True, check=True
+    )
+    assert re.findall(r'"name": "(.+)"', ended.stdout) == [
+        "put jobs", "order", "claim jobs", "process jobs", "ack jobs",
+    ]  # fmt: skip
+    assert re.search(r"^00-[0-9a-f]{32}-[0-9a-f]{16}-0[0-9a-f]$", ended.stdout, re.MULTILINE)
 
 
 # Without
