@@ -147,6 +147,14 @@ def test_a_header_that_is_no_context_is_no_link(queue: penstock.Queue, spans: Re
     assert not any(links(each) for each in spans.all())
 
 
+def test_headers_of_the_program_stay_whatever_their_names(queue: penstock.Queue, spans: Recorded) -> None:
+    queue.put(b"a", headers={"baggage": "two suitcases"})
+    headers = queue.claim()[0].headers
+    assert headers.pop("baggage") == "two suitcases"
+    assert set(headers) == {"traceparent"}
+    assert links(spans.one("claim")) == [identity(spans.one("put"))]
+
+
 def test_a_message_without_room_for_another_header_is_put_without(queue: penstock.Queue, spans: Recorded) -> None:
     full = {f"h{number}": "" for number in range(MAX_HEADERS)}
     queue.put(b"a", headers=full)

@@ -28,7 +28,7 @@ from penstock.version import __version__
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-    from opentelemetry.trace import Span, TracerProvider
+    from opentelemetry.trace import Span, SpanContext, TracerProvider
 
     from penstock.contract.operation import Operation
 
@@ -82,7 +82,7 @@ class Spans:
     @contextmanager
     def _sending(self, operation: Any, about: dict[str, Any]) -> Iterator[Call[Any]]:
         entries: Sequence[Entry] = [operation.entry] if type(operation) is Publish else operation.entries
-        given = [entry.headers for entry in entries if _has_context(entry.headers)]
+        given = [entry.headers for entry in entries if _creator(entry.headers)]
         kind = SpanKind.CLIENT if 0 < len(given) == len(entries) else SpanKind.PRODUCER
         span = self._start(about | _of_messages(entries), kind, _creators(given))
         with _ending(span):
@@ -223,19 +223,19 @@ def _injected(of: Context) -> dict[str, str]:
     return carrier
 
 
-def _has_context(headers: Headers | None) -> bool:
-    return bool(headers) and not propagate.get_global_textmap().fields.isdisjoint(headers or ())
+def _creator(headers: Headers | None) -> SpanContext | None:
+    """The context of the span that made a message, from its headers."""
+    if not headers or propagate.get_global_textmap().fields.isdisjoint(headers):
+        return None
+    found = trace.get_current_span(propagate.extract(headers, Context())).get_span_context()
+    return found if found.is_valid else None
 
 
 def _creators(headers: Iterable[Headers | None]) -> list[Link]:
-    """Links to the spans that made messages, from their headers: each once."""
+    """Links to the spans that made messages: each once."""
     fields = propagate.get_global_textmap().fields
     distinct = {tuple(each.get(field) for field in fields): each for each in headers if each}
-    found = [
-        trace.get_current_span(propagate.extract(each, Context())).get_span_context()
-        for each in islice(distinct.values(), _MOST_LINKS)
-    ]
-    return [Link(each) for each in found if each.is_valid]
+    return [Link(found) for each in islice(distinct.values(), _MOST_LINKS) if (found := _creator(each))]
 
 
 def _carrying(operation: Any, entries: Sequence[Entry], carrier: Headers) -> Operation[Any]:
@@ -247,9 +247,9 @@ def _carrying(operation: Any, entries: Sequence[Entry], carrier: Headers) -> Ope
 
 
 def _with(entry: Entry, carrier: Headers) -> Entry:
-    if type(entry) is not Entry or _has_context(entry.headers):
+    if type(entry) is not Entry or _creator(entry.headers):
         return entry
     try:
-        return replace(entry, headers=checked_headers({**(entry.headers or {}), **carrier}))
+        return replace(entry, headers=checked_headers({**carrier, **(entry.headers or {})}))
     except InvalidArgument:
         return entry  # it has as many headers as a message may have
