@@ -8,10 +8,12 @@ import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from click.testing import CliRunner
 from opentelemetry import baggage, context, propagate, trace
+from opentelemetry.context import Context
 from opentelemetry.trace import SpanKind, StatusCode
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
@@ -145,6 +147,26 @@ def test_a_header_that_is_no_context_is_no_link(queue: penstock.Queue, spans: Re
     queue.put(b"a", headers={"traceparent": "00-<script>"})
     penstock.work(queue, lambda message: None, until_empty=True)
     assert not any(links(each) for each in spans.all())
+
+
+class Stumbling(TraceContextTextMapPropagator):
+    """A propagator with a bug."""
+
+    def extract(self, *arguments: Any, **named: Any) -> Context:
+        raise ZeroDivisionError
+
+
+def test_a_propagator_that_stumbles_over_a_message_does_not_keep_it_from_consumers(
+    queue: penstock.Queue, spans: Recorded
+) -> None:
+    before = propagate.get_global_textmap()
+    propagate.set_global_textmap(Stumbling())
+    try:
+        queue.put_many([penstock.Draft(b"a", headers={"traceparent": "?"}), b"b"])
+        assert penstock.work(queue, lambda message: None, until_empty=True).acked == 2
+    finally:
+        propagate.set_global_textmap(before)
+    assert len(spans.all("process")) == 2
 
 
 def test_headers_of_the_program_stay_whatever_their_names(queue: penstock.Queue, spans: Recorded) -> None:

@@ -20,7 +20,7 @@ from opentelemetry.context import Context
 from opentelemetry.trace import Link, SpanKind, Status, StatusCode
 
 from penstock.contract.message import Entry, Message, checked_headers
-from penstock.contract.operations import Publish, Put
+from penstock.contract.operations import Publish
 from penstock.contract.tracing import SPANS
 from penstock.errors import InvalidArgument
 from penstock.version import __version__
@@ -125,7 +125,7 @@ class Spans:
         around = context.get_current()
         span = self._start(about, SpanKind.CONSUMER, _creators([message.headers]))
         # What came with the message, such as baggage, but not its span, which is linked to.
-        inside = trace.set_span_in_context(span, propagate.extract(message.headers, around))
+        inside = trace.set_span_in_context(span, _extracted(message.headers, around))
         token = context.attach(inside)
         try:
             yield inside
@@ -223,11 +223,18 @@ def _injected(of: Context) -> dict[str, str]:
     return carrier
 
 
+def _extracted(headers: Headers, around: Context) -> Context:
+    try:
+        return propagate.extract(headers, around)
+    except Exception:  # a propagator that stumbles over one message must not keep all from being claimed
+        return around
+
+
 def _creator(headers: Headers | None) -> SpanContext | None:
     """The context of the span that made a message, from its headers."""
     if not headers or propagate.get_global_textmap().fields.isdisjoint(headers):
         return None
-    found = trace.get_current_span(propagate.extract(headers, Context())).get_span_context()
+    found = trace.get_current_span(_extracted(headers, Context())).get_span_context()
     return found if found.is_valid else None
 
 
@@ -243,7 +250,8 @@ def _carrying(operation: Any, entries: Sequence[Entry], carrier: Headers) -> Ope
     if not carrier:
         return cast("Operation[Any]", operation)
     carrying = [_with(entry, carrier) for entry in entries]
-    return Publish(carrying[0]) if type(operation) is Publish else Put(operation.queue, carrying)
+    changed = {"entry": carrying[0]} if type(operation) is Publish else {"entries": carrying}
+    return cast("Operation[Any]", operation.changed(**changed))
 
 
 def _with(entry: Entry, carrier: Headers) -> Entry:
