@@ -277,7 +277,9 @@ class Overview(Operation[dict[str, Any]]):
     upwards, numbers downwards.
     """
 
-    search: Annotated[str, a_text("Only queues with this in their name, in upper or lower case.", check=_search, maxLength=255)] = ""
+    search: Annotated[
+        str, a_text("Only queues with this in their name, in upper or lower case.", check=_search, maxLength=255)
+    ] = ""
     sort: Annotated[str, _a_choice("What the queues are sorted by.", *SORTS)] = "queue"
     skip: Annotated[int, a_whole("How many queues to leave out.", 0, MAX_COUNT)] = 0
     limit: Annotated[int, a_whole("How many queues at most.", 0, MAX_COUNT, most=MOST)] = 50

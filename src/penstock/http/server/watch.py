@@ -159,12 +159,10 @@ class Spared:
 class Watch:
     """The watch of one server, in its event loop."""
 
-    def __init__(self, service: Service, kind: str, files: str | None) -> None:
-        """`kind` of the store, and the place of its files; None: it has none on this machine."""
+    def __init__(self, service: Service, kind: str) -> None:
         self._service = service
         self._backend = service.backend
         self._kind = kind
-        self._files = files
         self._clock = SystemClock()
         self._started = self._clock.monotonic()
         self.history = History(self._clock.now())
@@ -228,9 +226,10 @@ class Watch:
         return found
 
     async def _read_space(self) -> dict[str, int] | None:
-        if self._files is None:
+        files = self._service.store_files
+        if files is None:
             return None
-        return await asyncio.get_running_loop().run_in_executor(None, _space_at, self._files)
+        return await asyncio.get_running_loop().run_in_executor(None, _space_at, files)
 
     async def _find_troubles(self) -> list[Problem]:
         found: list[Problem] = []
