@@ -47,6 +47,7 @@ _LONGEST_REASON = 200  # characters that tell reasons apart
 _NUMBERS = re.compile(r"\d+")
 _IN, _OUT, _FAILURES = map(FLOWS.index, ("in", "out", "failures"))
 _UNSETTLED = ("delayed", "available", "in_flight")
+TASK = "penstock-watch"  # the name of the watch's own tasks
 _log = logging.getLogger("penstock.server")
 
 
@@ -135,7 +136,7 @@ class Spared:
         if self._task is None or self._task.done():
             if time.monotonic() < self._next:
                 return self._value
-            self._task = asyncio.get_running_loop().create_task(self._refresh())
+            self._task = asyncio.get_running_loop().create_task(self._refresh(), name=TASK)
         await asyncio.wait([self._task], timeout=_PATIENCE if self._is_known else None)
         if self._error is not None:
             raise self._error
@@ -175,7 +176,7 @@ class Watch:
         self._news = asyncio.Event()  # set and replaced with each change
         self._watchers = 0
         self._watched = asyncio.Event()  # there are watchers
-        self._task = asyncio.get_running_loop().create_task(self._run())
+        self._task = asyncio.get_running_loop().create_task(self._run(), name=TASK)
 
     async def stop(self) -> None:
         """End the rounds."""
