@@ -92,7 +92,7 @@ def expected(rounds: Rounds, names: set[str], seen: float, span: Span) -> list[t
         if is_known:
             read = [read for now, read in rounds if int(now) // span.seconds <= step][-1]
             counts = reduce(plus, (read[name].counts for name in names & read.keys()), EMPTY)
-            rows.append((*counts, *(round(flow / seconds, 3) if seconds else 0.0 for flow in happened)))
+            rows.append((*counts, *(round(flow / seconds, 6) if seconds else 0.0 for flow in happened)))
         else:
             rows.append((None,) * (len(STATES) + len(FLOWS)))
     return rows

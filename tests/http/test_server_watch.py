@@ -1,5 +1,6 @@
 """What a server tells a console: overview, history, reasons, health, activity, changes, and who one is."""
 
+import asyncio
 import json
 import threading
 import time
@@ -17,7 +18,7 @@ from penstock.contract.loads import Loads
 from penstock.contract.message import STATES
 from penstock.contract.stream_operations import Streams
 from penstock.contract.streams import reader_name
-from penstock.http.server import Access, RunningServer, tokens
+from penstock.http.server import Access, RunningServer, tokens, watch
 from penstock.http.server.watch import Consumers, Latency
 from penstock.sharing.backend import engine_of
 from penstock.wire import frames
@@ -172,7 +173,7 @@ def test_queues_are_searched_sorted_and_paged(many: Place) -> None:
         return [row["queue"] for row in many.get(f"overview?{query}")["queues"]]
 
     assert names("search=a-&limit=3") == ["a-0", "a-1", "a-2"]
-    assert names("search=a-&limit=3&skip=8") == ["a-8", "a-9"]
+    assert names("search=A-&limit=3&skip=8") == ["a-8", "a-9"]
     assert names("sort=available&limit=2") == ["a-9", "a-8"]
     assert names("sort=delayed&limit=2") == ["other", "a-0"]
     assert names("search=nothing") == []
@@ -403,6 +404,55 @@ def test_leases_that_run_out_are_a_problem(tmp_path: Path) -> None:
         [problem] = place.get("overview")["problems"]
         assert (problem["kind"], problem["severity"], problem["queue"]) == ("leases", "warning", "jobs")
         assert problem["what"].startswith("2 leases ran out")
+
+
+def test_a_queue_that_is_full_is_a_problem_on_every_kind_of_store(any_place: Place) -> None:
+    any_place.store.create("full", max_size=2).put_many(["a", "b"])
+    any_place.until("full", lambda row: row["counts"]["available"] == 2)
+    kinds = {each["kind"] for each in any_place.get("overview")["problems"] if each["queue"] == "full"}
+    assert kinds == ({"full"} if any_place.kind != "guest of journal:" else set())  # its owner does not tell
+    any_place.store.delete("full")
+
+
+def test_while_a_value_cannot_be_computed_the_last_one_has_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As while a disk hangs: what is known is told all the same."""
+    monkeypatch.setattr(watch, "_PATIENCE", 0.001)
+
+    async def play() -> None:
+        hangs, calls = asyncio.Event(), 0
+
+        async def compute() -> int:
+            nonlocal calls
+            calls += 1
+            if calls == 2:
+                await hangs.wait()
+            return calls
+
+        value = watch.Spared(compute)
+        assert [await value.get(), await value.get(), await value.get()] == [1, 1, 1]
+        assert calls == 2  # and no further one is begun meanwhile
+        hangs.set()
+        while await value.get() == 1:
+            pass
+
+    asyncio.run(play())
+
+
+def test_an_error_of_a_value_is_raised_to_those_who_ask_and_passes() -> None:
+    async def play() -> None:
+        errors = [ZeroDivisionError("no value"), None]
+
+        async def compute() -> str:
+            if (error := errors.pop(0)) is not None:
+                raise error
+            return "value"
+
+        value = watch.Spared(compute)
+        with pytest.raises(ZeroDivisionError):
+            await value.get()
+        assert await value.get() == "value"
+
+    asyncio.run(play())
 
 
 # Who one is

@@ -28,6 +28,7 @@ class Reading(NamedTuple):
     counts: tuple[int, ...]  # messages by state, as STATES has them
     flows: tuple[int, ...] | None  # counters of what has happened, as FLOWS has them; None: the store has none
     in_line: int  # waiting consumers
+    max_size: int = 0  # its setting, where that is known; 0: no limit
 
 
 class Backend(Protocol):

@@ -130,6 +130,12 @@ _HISTORY = answer(
         "change": _CHANGE,
         "seconds": _size("Seconds of a step."),
         "end": integer("When the last step ends, by the server's clock. It may still be running.", 0, LATEST),
+        "covered": {
+            "type": "array",
+            "items": {"type": "number"},
+            "description": "Seconds of each step that its rates are of: less in the first and last, more after a "
+            "gap. Times a rate it is how many messages.",
+        },
         "series": {
             **_SERIES,
             "description": "Values by step, the latest last; null: not known. Counts of messages by state at the "
@@ -147,7 +153,7 @@ _AN_OVERVIEW = {
     "found": 0, "queues": [], "problems": [], "problems_found": 0,
 }  # fmt: skip
 _SOME_HISTORY = {
-    "now": NOW, "change": 17, "seconds": 30, "end": NOW,
+    "now": NOW, "change": 17, "seconds": 30, "end": NOW, "covered": [30.0],
     "series": {name: [0.0] for name in (*STATES, *FLOWS)},
 }  # fmt: skip
 _REASONS = answer(
@@ -295,7 +301,9 @@ class Overview(Operation[dict[str, Any]]):
     upwards, numbers downwards.
     """
 
-    search: Annotated[str, a_text("Only queues with this in their name.", check=_search, maxLength=255)] = ""
+    search: Annotated[
+        str, a_text("Only queues with this in their name, in upper or lower case.", check=_search, maxLength=255)
+    ] = ""
     sort: Annotated[str, _a_choice("What the queues are sorted by.", *SORTS)] = "queue"
     skip: Annotated[int, a_whole("How many queues to leave out.", 0, MAX_COUNT)] = 0
     limit: Annotated[int, a_whole("How many queues at most.", 0, MAX_COUNT, most=MOST)] = 50

@@ -498,7 +498,14 @@ class LiveQueue:
             state.leases_expired - before[1],
             state.given_up - before[3],
         )
-        return Reading(self.name, self._stopped is None, tuple(state.by_state[1:]), flows, len(self._line))
+        return Reading(
+            self.name,
+            self._stopped is None,
+            tuple(state.by_state[1:]),
+            flows,
+            len(self._line),
+            self.settings.max_size,
+        )
 
     def waiting_seconds(self) -> float:
         """For how long the available message has waited that has waited longest."""

@@ -91,9 +91,10 @@ class ThreadedBackend:
     async def readings(self) -> list[Reading]:
         queues = await self._run(self._backend.run, Queues())
         lines = {name: line.waiting for name, line in self._lines.items()}
+        counts = [tuple(each.counts[state] for state in STATES) for each in queues]
         return [
-            Reading(each.name, True, tuple(each.counts[state] for state in STATES), None, lines.get(each.name, 0))
-            for each in queues
+            Reading(each.name, True, its, None, lines.get(each.name, 0), each.settings.max_size)
+            for each, its in zip(queues, counts, strict=True)
         ]
 
     async def waits(self, queues: Sequence[str]) -> dict[str, float]:

@@ -20,7 +20,7 @@ _NARROW = 0xFFFF  # rows have two bytes for each value until one is higher
 _LEAST = 10.0  # seconds: after less time what has happened says nothing of a rate
 _WIDTH = len(STATES) + len(FLOWS)
 _NOTHING = (0,) * len(FLOWS)
-_WAITING = [STATES.index(state) for state in ("delayed", "available", "in_flight")]
+WAITING = [STATES.index(state) for state in ("delayed", "available", "in_flight")]  # those that max_size limits
 _FAILED = STATES.index("failed")
 
 
@@ -40,6 +40,7 @@ class Series(NamedTuple):
 
     seconds: int  # of a step
     end: int  # of the last step, in elapsed seconds; that may still be running
+    covered: list[float]  # seconds of each step that rates are of: of a first or last step only some
     columns: dict[str, list[float | None]]
 
 
@@ -207,9 +208,10 @@ class History:
             if step < known or (seconds is None and step != known):
                 rows.append(_UNKNOWN)
             else:
-                rows.append((*counts, *(round(flow / seconds, 3) if seconds else 0.0 for flow in flows)))
+                rows.append((*counts, *(round(flow / seconds, 6) if seconds else 0.0 for flow in flows)))
         columns = dict(zip((*STATES, *FLOWS), map(list, zip(*rows, strict=True)), strict=True))
-        return Series(span.seconds, (last + 1) * span.seconds, columns)
+        seconds_of = [round(covered.get(step, 0.0), 6) for step in range(first, last + 1)]
+        return Series(span.seconds, (last + 1) * span.seconds, seconds_of, columns)
 
     def rates(self, track: Track) -> list[float]:
         """Flows a second, in the step of the latest round and in the one before."""
@@ -242,7 +244,7 @@ def happened(before: Reading, reading: Reading) -> Sequence[int]:
     Without counters, the change of counts tells what it can: more messages that are not settled, or fewer.
     """
     if reading.flows is None or before.flows is None:
-        change = sum(reading.counts[state] - before.counts[state] for state in _WAITING)
+        change = sum(reading.counts[state] - before.counts[state] for state in WAITING)
         failed = max(0, reading.counts[_FAILED] - before.counts[_FAILED])
         return max(change, 0), max(-change - failed, 0), failed, 0, failed
     flows = [new - old for new, old in zip(reading.flows, before.flows, strict=True)]

@@ -119,6 +119,7 @@ class Service:
         self.access = access
         self.hosts = hosts  # checked where no token is asked for; None: no browser can connect (Unix socket)
         self.access_log = access_log
+        self.store_files: str | None = None  # the store's folder or file on this machine
         self.answers: dict[int, int] = defaultdict(int)  # by status
         self.heads = Heads()
         self.loop = asyncio.get_running_loop()
@@ -156,10 +157,10 @@ class Service:
             raise NotSupported("the process that has this store open remembers nothing: start `penstock serve`")
         return self._watch
 
-    def begin_watching(self, kind: str, files: str | None) -> None:
-        """Read the queues from now on; `kind` and `files` of the store."""
+    def begin_watching(self, kind: str) -> None:
+        """Read the queues of a store of that kind from now on."""
         self.consumers = Consumers()
-        self._watch = Watch(self, kind, files)
+        self._watch = Watch(self, kind)
 
     def welcome(self, connection: Connection) -> bool:
         """Register a connection; False if the server is stopping."""
@@ -390,7 +391,8 @@ class Server:
             local, self._limits, self._access, self._hosts, self._access_log, local.descriptors
         )
         kind = kind_of(self._store.url)
-        self._service.begin_watching(kind.name, kind.files(self._store.url))
+        self._service.store_files = kind.files(self._store.url)
+        self._service.begin_watching(kind.name)
         loop = asyncio.get_running_loop()
         loop.set_exception_handler(self._service.on_error)
         self._acceptors = [Acceptor(self._service, each, Connection, self._tls) for each in sockets]

@@ -7,7 +7,7 @@ from penstock.contract.backend import FLOWS
 from penstock.contract.message import STATES
 from penstock.contract.monitoring import SEVERITIES
 from penstock.contract.streams import StreamInfo, is_reader_gone
-from penstock.http.server.history import History, Track
+from penstock.http.server.history import WAITING, History, Track
 
 _AVAILABLE, _IN_FLIGHT, _FAILED = map(STATES.index, ("available", "in_flight", "failed"))
 _IN, _OUT, _FAILURES, _EXPIRED, _GIVEN_UP = range(len(FLOWS))
@@ -17,6 +17,7 @@ _HANGS = 10.0  # seconds of a commit
 _SLOW = 1.0  # seconds of a slow commit
 _FEW, _FEWER = 0.1, 0.02  # parts of a disk that are free
 _PLENTY = 50 << 30  # free bytes of a disk that is never full
+_NEARLY = 0.9  # part of its max_size from which on a queue is nearly full
 _HELD = 3_600.0  # seconds for which a stream may hold a batch
 _GIB = 1 << 30
 
@@ -105,7 +106,15 @@ def of_queue(name: str, track: Track, history: History) -> Iterator[Problem]:
             "Read the server's log, then restart the server.",
         )  # fmt: skip
         return
-    failed = reading.counts[_FAILED]
+    failed, waiting = reading.counts[_FAILED], sum(reading.counts[state] for state in WAITING)
+    if reading.max_size and waiting >= _NEARLY * reading.max_size:
+        is_full = waiting >= reading.max_size
+        yield Problem(
+            "full", "error" if is_full else "warning", name,
+            f"{waiting:,} messages of {reading.max_size:,} that it takes"
+            + (": puts are refused." if is_full else "."),
+            "Add workers, or give the queue a larger max_size.",
+        )  # fmt: skip
     if track.hour is None and not failed and not reading.counts[_AVAILABLE]:
         return
     lately = history.happened(track, _LATELY)

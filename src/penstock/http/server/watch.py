@@ -48,6 +48,7 @@ _LONGEST_REASON = 200  # characters that tell reasons apart
 _NUMBERS = re.compile(r"\d+")
 _IN, _OUT, _FAILURES = map(FLOWS.index, ("in", "out", "failures"))
 _UNSETTLED = ("delayed", "available", "in_flight")
+TASK = "penstock-watch"  # the name of the watch's own tasks
 _log = logging.getLogger("penstock.server")
 
 
@@ -136,7 +137,7 @@ class Spared:
         if self._task is None or self._task.done():
             if time.monotonic() < self._next:
                 return self._value
-            self._task = asyncio.get_running_loop().create_task(self._refresh())
+            self._task = asyncio.get_running_loop().create_task(self._refresh(), name=TASK)
         await asyncio.wait([self._task], timeout=_PATIENCE if self._is_known else None)
         if self._error is not None:
             raise self._error
@@ -160,12 +161,10 @@ class Spared:
 class Watch:
     """The watch of one server, in its event loop."""
 
-    def __init__(self, service: Service, kind: str, files: str | None) -> None:
-        """`kind` of the store, and the place of its files; None: it has none on this machine."""
+    def __init__(self, service: Service, kind: str) -> None:
         self._service = service
         self._backend = service.backend
         self._kind = kind
-        self._files = files
         self._clock = SystemClock()
         self._started = self._clock.monotonic()
         self.history = History(self._clock.now())
@@ -178,7 +177,7 @@ class Watch:
         self._news = asyncio.Event()  # set and replaced with each change
         self._watchers = 0
         self._watched = asyncio.Event()  # there are watchers
-        self._task = asyncio.get_running_loop().create_task(self._run())
+        self._task = asyncio.get_running_loop().create_task(self._run(), name=TASK)
 
     async def stop(self) -> None:
         """End the rounds."""
@@ -229,9 +228,10 @@ class Watch:
         return found
 
     async def _read_space(self) -> dict[str, int] | None:
-        if self._files is None:
+        files = self._service.store_files
+        if files is None:
             return None
-        return await asyncio.get_running_loop().run_in_executor(None, _space_at, self._files)
+        return await asyncio.get_running_loop().run_in_executor(None, _space_at, files)
 
     async def _find_troubles(self) -> list[Problem]:
         found: list[Problem] = []
@@ -275,7 +275,8 @@ class Watch:
         """Totals, a page of queues, problems."""
         await self._round.get()
         history = self.history
-        found = [name for name in history.tracks if search in name]
+        wanted = search.lower()
+        found = [name for name in history.tracks if wanted in name.lower()]
         waits: dict[str, float] = {}
         if sort == "oldest":
             waits = await self._waits.get()
@@ -398,6 +399,7 @@ class Watch:
             **self._now(),
             "seconds": series.seconds,
             "end": round(end) * 1000,
+            "covered": series.covered,
             "series": series.columns,
         }
 
