@@ -22,7 +22,7 @@ from penstock.http.server.sqs.actions import ACTIONS, Action
 from penstock.http.server.sqs.calls import ACCOUNT, Call, queue_of
 from penstock.http.server.sqs.errors import SqsError, as_sqs, of_problem
 from penstock.http.server.sqs.handlers import HANDLERS, Memory
-from penstock.http.server.sqs.shapes import escaped, tree
+from penstock.http.server.sqs.shapes import escaped, missing, tree
 from penstock.wire import jsons
 
 _TARGET = b"x-amz-target"
@@ -54,7 +54,7 @@ async def handle(backend: Any, request: Request) -> Answer:
     action = asked.action
     if action.polls:
         request.route = _RECEIVING
-    if not roles.allows(request.roles, action.role) and request.holder is not None:
+    if request.holder is not None and not roles.allows(request.holder.roles, action.role):
         raise access.forbidden(request.holder, action.role)
     given = action.takes.read("the request", asked.members)
     call = Call(backend, memory_of(request), request, given)
@@ -106,7 +106,7 @@ def refuse(request: Request, error: BaseException) -> Answer:
     body = (
         f'<?xml version="1.0"?><ErrorResponse xmlns="{_NAMESPACE}"><Error><Type>{sender}</Type>'
         f"<Code>{fault.code}</Code><Message>{escaped(failure.message)}</Message><Detail/></Error>"
-        f"<RequestId>{request.id}</RequestId></ErrorResponse>"
+        f"<RequestId>{escaped(request.id)}</RequestId></ErrorResponse>"
     ).encode()
     return Answer(fault.status, _XML + f"x-amzn-RequestId: {request.id}\r\n".encode() + retry, body)
 
@@ -138,7 +138,7 @@ def _answer(request: Request, action: Action, result: dict[str, Any]) -> Answer:
         content = "".join(action.gives.as_xml(f"{action.name}Result", result))
     body = (
         f'<?xml version="1.0"?><{action.name}Response xmlns="{_NAMESPACE}">{content}<ResponseMetadata>'
-        f"<RequestId>{request.id}</RequestId></ResponseMetadata></{action.name}Response>"
+        f"<RequestId>{escaped(request.id)}</RequestId></ResponseMetadata></{action.name}Response>"
     )
     return Answer(200, _XML + told, body.encode())
 
@@ -173,7 +173,7 @@ def _query(request: Request) -> Asked:
                 "SerializationException", "The form cannot be read: percent-encode UTF-8, with few fields."
             ) from None
     if "Action" not in parameters:
-        raise SqsError("MissingParameterException", "The request must contain the parameter Action.")
+        raise missing("Action")
     action = _action(parameters["Action"])
     members = action.takes.of_form(tree(parameters))
     if request.arguments and "QueueUrl" not in members:

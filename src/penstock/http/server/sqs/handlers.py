@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, NamedTuple
 
 from penstock.contract import names
-from penstock.contract.message import Entry, Message
+from penstock.contract.message import Entry, Message, Plain
 from penstock.contract.operations import (
     Ack,
     Attempts,
@@ -27,24 +27,26 @@ from penstock.contract.operations import (
     Purge,
     Put,
     Queues,
+    Release,
     Remove,
     Show,
     Update,
 )
 from penstock.contract.settings import FIVE_MINUTES, Settings
-from penstock.errors import LeaseExpired, PayloadTooLarge, PenstockError, QueueExists
+from penstock.errors import LeaseExpired, PayloadTooLarge, PenstockError, QueueExists, QueueNotFound
 from penstock.http.server.sqs import attributes, messages
 from penstock.http.server.sqs.actions import LONGEST, MOST_ENTRIES, MOST_LISTED
 from penstock.http.server.sqs.calls import Call, queue_of, queue_of_arn
 from penstock.http.server.sqs.errors import SqsError, as_sqs, no_queue
 from penstock.http.server.sqs.messages import FIFO
 from penstock.http.server.sqs.moving import MoveTasks
-from penstock.http.server.sqs.shapes import invalid
+from penstock.http.server.sqs.shapes import invalid, missing
 
 Handler = Callable[[Call], Awaitable[dict[str, Any]]]
 HANDLERS: dict[str, Handler] = {}
 _ENTRY = re.compile(r"[A-Za-z0-9_-]{1,80}")
 _MOST_BYTES = 16 << 20  # bytes of payloads of one answer
+_NOTHING_MORE = (None, None, None, None)
 _AGAIN = 1_000  # received batches that are remembered by their attempt ids
 _REASON = "its visibility timeout was set to 0"
 
@@ -65,6 +67,19 @@ class Memory:
         self.purging: set[str] = set()
         self.received: OrderedDict[tuple[str, str], _Received] = OrderedDict()
         self.tasks = MoveTasks(backend)
+        self._backend = backend
+        self._releasing: set[asyncio.Future[None]] = set()
+
+    def give_back(self, release: Release) -> None:
+        """Release messages that did not reach their consumer."""
+        task = asyncio.ensure_future(self._backend.run(release))
+        self._releasing.add(task)
+        task.add_done_callback(self._released)
+
+    def _released(self, task: "asyncio.Future[None]") -> None:
+        self._releasing.discard(task)
+        if not task.cancelled():
+            task.exception()  # their leases are over, or the queue was deleted
 
 
 def handles(name: str) -> Callable[[Handler], Handler]:
@@ -88,6 +103,8 @@ async def create_queue(call: Call) -> dict[str, Any]:
     settings = attributes.new_settings(name, wanted, given.get("tags", {}), queue_of_arn)
     try:
         await call.run(Create(name, settings))
+    except QueueNotFound:
+        raise _no_dead_letter_queue(wanted) from None
     except QueueExists:
         there = attributes.told(await call.run(Show(name)), call.arn)
         asked = attributes.asked(name, wanted, settings, call.arn)
@@ -181,7 +198,17 @@ async def purge_queue(call: Call) -> dict[str, Any]:
 async def _change(call: Call, change: Callable[[Settings], dict[str, Any]]) -> None:
     """Change settings that depend on those there are."""
     async with call.memory.changing:
-        await call.run(Update(call.queue, change(await call.settings())))
+        wanted = change(await call.settings())
+        try:
+            await call.run(Update(call.queue, wanted))
+        except QueueNotFound:
+            if wanted.get("dead_letter") is None:
+                raise
+            raise _no_dead_letter_queue(call.given["Attributes"]) from None
+
+
+def _no_dead_letter_queue(given: dict[str, str]) -> SqsError:
+    return invalid("RedrivePolicy", given.get("RedrivePolicy", ""), "Dead letter target does not exist")
 
 
 # Tags and permissions
@@ -273,9 +300,8 @@ def _with_policy(call: Call, there: Settings, policy: dict[str, Any] | None) -> 
 @handles("SendMessage")
 async def send_message(call: Call) -> dict[str, Any]:
     keyed = await _keying(call)
-    entry, size, answer = _drafted(call, call.given, keyed)
-    if size > LONGEST:
-        raise messages.too_long()
+    entry, size, answer = _drafted(call.given, keyed)
+    messages.check_size(size, call.backend.max_payload(call.queue))
     [sent] = await call.run(Put(call.queue, [entry]))
     return {**answer, **await _sent(call, sent)}
 
@@ -291,10 +317,9 @@ async def send_message_batch(call: Call) -> dict[str, Any]:
         try:
             if isinstance(given, SqsError):
                 raise given
-            entry, size, answer = _drafted(call, given, keyed)
+            entry, size, answer = _drafted(given, keyed)
             total += size
-            if len(entry.payload) > most:
-                raise messages.too_long()
+            messages.check_size(size, most)
             drafted.append((name, entry, answer))
         except SqsError as error:
             failed.append(_failed(name, error))
@@ -309,7 +334,7 @@ async def send_message_batch(call: Call) -> dict[str, Any]:
     try:
         ids: list[str] = []
         if drafted:
-            ids = await call.run(Put(call.queue, [entry for _, entry, _ in drafted]))
+            ids = await call.run(Put(call.queue, _together([entry for _, entry, _ in drafted])))
     except PayloadTooLarge:  # of a store whose settings are not in memory: each entry by itself
         ids = []
         for name, entry, _ in list(drafted):
@@ -322,6 +347,12 @@ async def send_message_batch(call: Call) -> dict[str, Any]:
     for (name, _, answer), sent in zip(drafted, ids, strict=True):
         successful.append({"Id": name, **answer, **await _sent(call, sent)})
     return {"Successful": successful, "Failed": failed}
+
+
+def _together(entries: list[Entry]) -> Sequence[Entry]:
+    """Entries as one batch; without an object for each if they have nothing but payloads."""
+    plain = all((each.headers, each.delay, each.key, each.group) == _NOTHING_MORE for each in entries)
+    return Plain([each.payload for each in entries]) if plain and len(entries) > 1 else entries
 
 
 class _Keying(NamedTuple):
@@ -342,9 +373,11 @@ async def _keying(call: Call) -> _Keying | None:
     )
 
 
-def _drafted(call: Call, given: dict[str, Any], keyed: _Keying | None) -> tuple[Entry, int, dict[str, Any]]:
+def _drafted(given: dict[str, Any], keyed: _Keying | None) -> tuple[Entry, int, dict[str, Any]]:
     """The message of a request, the bytes that count for limits, and the first members of the answer; SqsError."""
     payload = messages.payload_of(given["MessageBody"])
+    if keyed is None and len(given) == 2:  # a body, and the queue's URL or the entry's id
+        return Entry(payload), len(payload), {"MD5OfMessageBody": messages.md5_of(payload)}
     sent = messages.sent(given, keyed is not None)
     key = group = None
     delay: int | None = given.get("DelaySeconds")
@@ -353,7 +386,7 @@ def _drafted(call: Call, given: dict[str, Any], keyed: _Keying | None) -> tuple[
             raise _not_for(given["MessageDeduplicationId"], "MessageDeduplicationId")
     else:
         if "MessageGroupId" not in given:
-            raise SqsError("MissingParameterException", "The request must contain the parameter MessageGroupId.")
+            raise missing("MessageGroupId")
         if delay:
             raise _not_for(delay, "DelaySeconds")
         delay, group = None, given["MessageGroupId"]
@@ -402,8 +435,13 @@ async def receive_message(call: Call) -> dict[str, Any]:
             _remember(call, again, taken)
     if not taken:
         return {}
-    arn = call.arn(queue)
-    firsts = await _first_claims(call, taken) if "ApproximateFirstReceiveTimestamp" in wanted.system else {}
+    arn, firsts = call.arn(queue), {}
+    if "ApproximateFirstReceiveTimestamp" in wanted.system:
+        try:
+            firsts = await _first_claims(call, taken)
+        except asyncio.CancelledError:  # the client has gone
+            call.memory.give_back(Release(queue, [message.receipt or "" for message in taken]))
+            raise
     return {"Messages": [messages.as_sqs(message, wanted, arn, firsts.get(message.id)) for message in taken]}
 
 

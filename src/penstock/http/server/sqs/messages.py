@@ -15,6 +15,7 @@ import base64
 import re
 from binascii import crc32
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from functools import lru_cache
 from hashlib import md5, sha256
 from itertools import chain
 from typing import Any, NamedTuple
@@ -34,7 +35,7 @@ _NAME = re.compile(r"(?!\.)(?!.*\.\.)[A-Za-z0-9_.-]{1,256}(?<!\.)")
 _KEPT = re.compile(r"(aws|amazon)\.", re.IGNORECASE)
 _TYPE = re.compile(r"(String|Number|Binary)(\..+)?", re.DOTALL)
 _NUMBER = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]{1,3})?")
-_HANDLE = re.compile(r"([0-9a-f]{8})-([0-9]{1,10})-(.{1,255}\.[0-9a-f]{16})")
+_HANDLE = re.compile(r"([0-9a-f]{8})-([0-9]{1,10})-([0-9A-Za-z-]{1,64}\.[0-9a-f]{16})")
 _UNORDERED = re.compile(r"[0-9a-f]{16}")  # ids of text stores
 
 Typed = tuple[str, str | bytes]  # an attribute: its type and value
@@ -128,9 +129,12 @@ def payload_of(body: str) -> bytes:
     return payload
 
 
-def too_long() -> SqsError:
-    """The error of a message beyond the limit of SQS."""
-    return _refused(f"One or more parameters are invalid. Reason: Message must be shorter than {LONGEST} bytes.")
+def check_size(size: int, most: int) -> None:
+    """Refuse a message that is beyond the limit of SQS, or of its queue."""
+    if size > min(LONGEST, most):
+        raise _refused(
+            f"One or more parameters are invalid. Reason: Message must be shorter than {min(LONGEST, most)} bytes."
+        )
 
 
 def key_of(given: Mapping[str, Any], payload: bytes, by_content: bool, by_group: bool) -> str:
@@ -152,7 +156,7 @@ def _typed(name: str, value: Mapping[str, Any]) -> Typed:
     """An attribute's type and value."""
     kind: str = value["DataType"]
     matched = _TYPE.fullmatch(kind)
-    if matched is None or len(kind) > 256:
+    if matched is None or len(kind) > 256 or not is_plain(kind):
         raise _refused(
             f"The message attribute '{name}' has an invalid message attribute type, the set of supported type "
             "prefixes is Binary, Number, and String."
@@ -272,13 +276,18 @@ def as_sqs(message: Message, wanted: Wanted, arn: str, first_claimed: int | None
 
 def handle(message: Message) -> str:
     """The receipt handle of a claimed message. It names its queue by a checksum, so that no other takes it."""
-    return f"{crc32(message.queue.encode()):08x}-{message.attempts}-{message.receipt}"
+    return f"{_mark(message.queue)}-{message.attempts}-{message.receipt}"
+
+
+@lru_cache(maxsize=1024)
+def _mark(queue: str) -> str:
+    return f"{crc32(queue.encode()):08x}"
 
 
 def parsed(handle: str, queue: str) -> Handle:
     """The parts of a receipt handle of a queue; SqsError."""
     matched = _HANDLE.fullmatch(handle)
-    if matched is None or int(matched[1], 16) != crc32(queue.encode()):
+    if matched is None or matched[1] != _mark(queue):
         raise SqsError(
             "ReceiptHandleIsInvalid", f'The input receipt handle "{handle[:100]}" is not a valid receipt handle.'
         )

@@ -56,7 +56,7 @@ class Text(Shape):
         if type(value) is not str:
             raise malformed(name, "a string", value)
         if len(value) < self.shortest:
-            raise SqsError("MissingParameterException", f"The request must contain the parameter {name}.")
+            raise missing(name)
         if self.longest is not None and len(value) > self.longest:
             raise invalid(name, f"{value[:40]}...", f"It has {len(value)} characters; the most is {self.longest}")
         if self.pattern and not self._legal.fullmatch(value):
@@ -176,7 +176,7 @@ class Table(Shape):
         for each in _numbered(node):
             key = each.get(self.key) if isinstance(each, dict) else None
             if not isinstance(key, str):
-                raise SqsError("MissingParameterException", f"The request must contain the parameter {self.key}.")
+                raise missing(self.key)
             table[key] = self.item.of_form(each.get(self.value, ""))
         return table
 
@@ -210,19 +210,23 @@ class Structure(Shape):
     kind: ClassVar[str] = "structure"
 
     @cached_property
-    def _checks(self) -> list[tuple[str, bool, Callable[[str, Any], Any]]]:
-        return [(member.name, member.required, member.shape.read) for member in self.members]
+    def _checks(self) -> dict[str, Callable[[str, Any], Any]]:
+        return {member.name: member.shape.read for member in self.members}
+
+    @cached_property
+    def _required(self) -> list[str]:
+        return [member.name for member in self.members if member.required]
 
     def read(self, name: str, value: Any) -> dict[str, Any]:
         if type(value) is not dict:
             raise malformed(name, "a structure", value)
-        found = {}
-        for member, required, read in self._checks:
-            given = value.get(member)
-            if given is not None:
-                found[member] = read(member, given)
-            elif required:
-                raise SqsError("MissingParameterException", f"The request must contain the parameter {member}.")
+        checks, found = self._checks, {}
+        for member, given in value.items():
+            if given is not None and member in checks:
+                found[member] = checks[member](member, given)
+        for member in self._required:
+            if member not in found:
+                raise missing(member)
         return found
 
     def of_form(self, node: Any) -> Any:
@@ -271,6 +275,11 @@ def escaped(text: str) -> str:
 def is_plain(text: str) -> bool:
     """Whether SQS carries a text: all of its characters are those of XML."""
     return _NOT_XML.search(text) is None
+
+
+def missing(name: str) -> SqsError:
+    """The error of a request without a member."""
+    return SqsError("MissingParameterException", f"The request must contain the parameter {name}.")
 
 
 def malformed(name: str, wanted: str, value: object) -> SqsError:
