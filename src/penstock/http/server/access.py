@@ -67,7 +67,8 @@ class Caller:
 
     def problem(self, access: Access, request: Request) -> Problem | None:
         """Why a request is refused for its token; None if it is not."""
-        needed, given = access.needs(request.route), request.headers.get(b"authorization", b"")
+        needed, dialect = access.needs(request.route), request.route.dialect
+        given = request.headers.get(b"authorization", b"") if dialect is None else dialect.token(request)
         if given:
             # In constant time, so that timing tells nothing of the secret.
             if self._generation != access.generation or not hmac.compare_digest(given, self._authorization):
