@@ -1,6 +1,7 @@
 """A server for each module of tests."""
 
 from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
@@ -35,9 +36,10 @@ def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
 
 
 @pytest.fixture(scope="module", params=["json", "query"])
-def sqs(request: pytest.FixtureRequest, service: Service) -> Any:
+def sqs(request: pytest.FixtureRequest, service: Service) -> Iterator[Any]:
     """boto3 in both protocols."""
-    return boto(service.url, request.param)
+    with closing(boto(service.url, request.param)) as client:
+        yield client
 
 
 @pytest.fixture

@@ -7,8 +7,8 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -22,7 +22,7 @@ from botocore.loaders import Loader
 from tests.clients.query_model import as_query
 
 _ACTION = re.compile(rb"(?i:x-amz-target): AmazonSQS\.(\w+)|\bAction=(\w+)")
-_TAIL = 100  # bytes: more than what _ACTION matches
+_TAIL = 100  # bytes that may hold the beginning of a match
 INSTALLED = Path(sys.prefix) / "clients"  # packages that a test installs for itself
 
 
@@ -37,24 +37,33 @@ class Tap:
         self.done: set[str] = set()
         self._listening = socket.create_server(("127.0.0.1", 0))
         self.url = f"http://127.0.0.1:{self._listening.getsockname()[1]}"
-        self._sockets: set[socket.socket] = set()
-        threading.Thread(target=self._accept, daemon=True).start()
+        self._sockets = [self._listening]
+        self._threads: list[threading.Thread] = []
+        self._start(self._accept)
 
     def close(self) -> None:
-        for each in [self._listening, *self._sockets]:
+        """End all connections."""
+        for each in self._sockets:
             _end(each)
+        for thread in self._threads:
+            thread.join()
+        for each in self._sockets:
+            each.close()
+
+    def _start(self, work: Callable[..., None], *arguments: Any) -> None:
+        thread = threading.Thread(target=work, args=arguments)
+        self._threads.append(thread)
+        thread.start()
 
     def _accept(self) -> None:
-        while True:
-            try:
+        with suppress(OSError):  # the socket is shut down
+            while True:
                 client, _ = self._listening.accept()
-            except OSError:
-                return
-            server = socket.create_connection(self._address)
-            self._sockets |= {client, server}
-            asked: list[str] = []  # requests of a connection come one after the other
-            for target, arguments in ((self._ask, (client, server, asked)), (self._answer, (server, client, asked))):
-                threading.Thread(target=target, args=arguments, daemon=True).start()
+                server = socket.create_connection(self._address)
+                self._sockets += [client, server]
+                asked: list[str] = []  # requests of a connection come one after the other
+                self._start(self._ask, client, server, asked)
+                self._start(self._answer, server, client, asked)
 
     def _ask(self, client: socket.socket, server: socket.socket, asked: list[str]) -> None:
         rest = b""
@@ -74,18 +83,14 @@ class Tap:
 
 
 def _received(connection: socket.socket) -> Iterator[bytes]:
-    try:
+    with suppress(OSError):  # either side may end it
         while data := connection.recv(1 << 16):
             yield data
-    except OSError:
-        return
 
 
 def _end(connection: socket.socket) -> None:
-    try:
+    with suppress(OSError):
         connection.shutdown(socket.SHUT_RDWR)
-    except OSError:
-        connection.close()
 
 
 @contextmanager

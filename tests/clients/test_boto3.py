@@ -4,6 +4,7 @@ import hashlib
 import json
 import struct
 import threading
+from contextlib import closing
 from typing import Any
 
 import pytest
@@ -346,10 +347,10 @@ def test_errors_have_their_classes(sqs: Any, queue: str) -> None:
 
 
 def test_system_attributes_are_asked_for_by_their_newer_name(service: Service) -> None:
-    sqs = boto(service.url)
-    url = sqs.create_queue(QueueName=service.name())["QueueUrl"]
-    sqs.send_message(QueueUrl=url, MessageBody="x")
-    [message] = receive(sqs, url, MessageSystemAttributeNames=["SentTimestamp"])
+    with closing(boto(service.url)) as sqs:
+        url = sqs.create_queue(QueueName=service.name())["QueueUrl"]
+        sqs.send_message(QueueUrl=url, MessageBody="x")
+        [message] = receive(sqs, url, MessageSystemAttributeNames=["SentTimestamp"])
     assert list(message["Attributes"]) == ["SentTimestamp"]
 
 
