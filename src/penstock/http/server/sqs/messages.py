@@ -229,13 +229,9 @@ def wanted(system: Iterable[str], names: Sequence[str]) -> Wanted:
     chosen = set(system)
     if unknown := chosen - {*SYSTEM, "All"}:
         raise SqsError("InvalidAttributeName", f"Unknown Attribute {min(unknown)}.")
-    prefixes = ["" if name == "All" else name[:-1] for name in names if name == "All" or name.endswith("*")]
-    # `order.*` selects `order` and everything below it
-    return Wanted(
-        frozenset(SYSTEM if "All" in chosen else chosen),
-        frozenset(name.removesuffix(".*") for name in names),
-        tuple("" if prefix == "." else prefix for prefix in prefixes),
-    )
+    # `or.*` selects all that start with `or`
+    prefixes = ["" if name in ("All", "*") else name[:-2] for name in names if name in ("All", "*") or name[-2:] == ".*"]
+    return Wanted(frozenset(SYSTEM if "All" in chosen else chosen), frozenset(names), tuple(prefixes))
 
 
 def as_sqs(message: Message, wanted: Wanted, arn: str, first_claimed: int | None) -> dict[str, Any]:

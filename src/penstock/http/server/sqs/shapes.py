@@ -231,7 +231,11 @@ class Structure(Shape):
 
     def of_form(self, node: Any) -> Any:
         node = node if isinstance(node, dict) else {}
-        return {each.name: each.shape.of_form(node[each.tag]) for each in self.members if each.tag in node}
+        return {
+            each.name: each.shape.of_form(node.get(each.tag, {}))
+            for each in self.members
+            if each.tag in node or isinstance(each.shape, Entries)  # a form has no way to say that a batch is empty
+        }
 
     def as_xml(self, tag: str, value: Any) -> Iterator[str]:
         yield f"<{tag}>"
