@@ -31,7 +31,7 @@ def test_a_queues_url_takes_requests_of_the_query_protocol(service: Service) -> 
     message = Xml.fromstring(received.body)[0][0]
     told = {each.tag.rpartition("}")[2]: each.text for each in message}
     assert told["Body"] == 'a <b> & "c" é'
-    assert told["MessageId"] in sent.body.decode()
+    assert str(told["MessageId"]) in sent.body.decode()
 
 
 def test_a_name_with_any_character_has_a_url(service: Service) -> None:
