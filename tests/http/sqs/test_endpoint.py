@@ -2,6 +2,7 @@
 
 import json
 import socket
+import time
 from typing import Any
 from urllib.parse import urlsplit
 from xml.etree import ElementTree as Xml
@@ -128,7 +129,7 @@ def test_a_client_that_goes_away_takes_no_message_with_it(service: Service) -> N
     url = service.queue()
     queue = service.behind(url)
     body = json.dumps({"QueueUrl": url, "WaitTimeSeconds": 20}).encode()
-    address = urlsplit(service.url)
+    address, begun = urlsplit(service.url), time.monotonic()
     with socket.create_connection((address.hostname, address.port)) as client:
         client.sendall(
             b"POST / HTTP/1.1\r\nHost: localhost\r\nX-Amz-Target: AmazonSQS.ReceiveMessage\r\n"
@@ -136,5 +137,6 @@ def test_a_client_that_goes_away_takes_no_message_with_it(service: Service) -> N
         )
         until(lambda: [each.in_line for each in service.store.figures() if each.queue == queue.name] == [1])
     until(lambda: [each.in_line for each in service.store.figures() if each.queue == queue.name] == [0])
+    assert time.monotonic() - begun < 20  # its wait did not just end
     queue.put("m")
     assert [message["Body"] for message in service.receive(url)] == ["m"]
