@@ -369,10 +369,9 @@ def test_dead_letters_are_moved_back_in_the_background(service: Service) -> None
         return service.done("ListMessageMoveTasks", SourceArn=arn)["Results"][0]
 
     until(lambda: told()["Status"] == "COMPLETED")
-    assert (told()["ApproximateNumberOfMessagesMoved"], told()["ApproximateNumberOfMessagesToMove"]) == (
-        1_200,
-        1_200,
-    )
+    task_now = told()
+    moved, found = task_now["ApproximateNumberOfMessagesMoved"], task_now["ApproximateNumberOfMessagesToMove"]
+    assert (moved, found) == (600, 1_200)
     assert (source.counts()["available"], target.counts()["available"]) == (600, 600)
     assert (
         service.refused("CancelMessageMoveTask", TaskHandle=task) == "AWS.SimpleQueueService.UnsupportedOperation"
