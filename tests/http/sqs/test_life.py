@@ -160,6 +160,19 @@ def test_an_attribute_that_amazon_refuses_is_refused(
     assert "refused" not in [queue.name for queue in service.store.queues()]
 
 
+def test_labels_that_a_python_program_wrote_break_nothing(service: Service) -> None:
+    queue = service.store.create(
+        "labelled",
+        labels={f"penstock.sqs.{name}": "x" for name in ("Policy", "ReceiveMessageWaitTimeSeconds", "All")},
+    )
+    url = service.done("GetQueueUrl", QueueName=queue.name)["QueueUrl"]
+    assert service.receive(url) == []
+    told = service.done("GetQueueAttributes", QueueUrl=url, AttributeNames=["All"])["Attributes"]
+    assert told["Policy"] == "x"
+    service.done("AddPermission", QueueUrl=url, Label="a", AWSAccountIds=["1"], Actions=["*"])
+    service.done("RemovePermission", QueueUrl=url, Label="a")
+
+
 # Settling
 
 

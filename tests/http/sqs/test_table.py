@@ -7,8 +7,8 @@ import pytest
 
 from penstock.http.server.sqs import actions
 from penstock.http.server.sqs.actions import ACTIONS
+from penstock.http.server.sqs.endpoint import HANDLERS
 from penstock.http.server.sqs.errors import FAULTS
-from penstock.http.server.sqs.handlers import HANDLERS
 from penstock.http.server.sqs.shapes import Listing, Shape, Structure, Table
 
 MODEL = botocore.session.get_session().get_service_model("sqs")

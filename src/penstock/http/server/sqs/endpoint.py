@@ -19,13 +19,15 @@ from penstock.errors import InvalidArgument, PenstockError
 from penstock.http.server import access
 from penstock.http.server.exchange import Answer, Dialect, Problem, Request, Route
 from penstock.http.server.exchange import refusal as plain_refusal
+from penstock.http.server.sqs import message_handlers, queue_handlers
 from penstock.http.server.sqs.actions import ACTIONS, Action
 from penstock.http.server.sqs.calls import ACCOUNT, Call, queue_of
 from penstock.http.server.sqs.errors import SqsError, as_sqs, of_problem
-from penstock.http.server.sqs.handlers import HANDLERS, Memory
+from penstock.http.server.sqs.memory import Memory
 from penstock.http.server.sqs.shapes import escaped, missing, tree
 from penstock.wire import jsons
 
+HANDLERS = {**queue_handlers.HANDLERS, **message_handlers.HANDLERS}
 _TARGET = b"x-amz-target"
 _PREFIX = b"AmazonSQS."
 _FORM = b"application/x-www-form-urlencoded"
