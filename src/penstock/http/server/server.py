@@ -21,7 +21,7 @@ from penstock.errors import InvalidArgument, NotSupported
 from penstock.http.server.access import Hosts
 from penstock.http.server.connection import Connection, Heads
 from penstock.http.server.exchange import OVERLOADED, as_bytes, refusal
-from penstock.http.server.sqs.handlers import Memory
+from penstock.http.server.sqs.memory import Memory
 
 if TYPE_CHECKING:
     import ssl

@@ -283,7 +283,7 @@ _ALL = (
         _structure(
             _QUEUE,
             Member("AttributeNames", _SELECTED),
-            Member("MessageSystemAttributeNames", _SELECTED),
+            Member("MessageSystemAttributeNames", Listing(_TEXT, "MessageSystemAttributeName")),
             Member("MessageAttributeNames", Listing(_TEXT, "MessageAttributeName")),
             Member("MaxNumberOfMessages", Whole(1, MOST_ENTRIES)),
             Member("VisibilityTimeout", _TIMEOUT),

@@ -156,9 +156,15 @@ def stamped(labels: Mapping[str, str], name: str) -> dict[str, str]:
     return {**labels, PREFIX + name: str(int(time.time()))}
 
 
-def kept(settings: Settings, attribute: str, default: str = "") -> str:
+def kept(settings: Settings, attribute: str) -> str:
     """An attribute that is kept as a label."""
-    return (settings.labels or {}).get(PREFIX + attribute, default)
+    return (settings.labels or {}).get(PREFIX + attribute, "")
+
+
+def wait_of(settings: Settings) -> int:
+    """Seconds that a receive waits which does not say how long."""
+    text = kept(settings, "ReceiveMessageWaitTimeSeconds")
+    return min(int(text), 20) if text.isdigit() and len(text) < 3 else 0
 
 
 def told(info: QueueInfo, arn: Callable[[str], str]) -> dict[str, str]:

@@ -1,9 +1,10 @@
 """A call: an action with its checked arguments, for one client. Queue URLs and ARNs are made and read here."""
 
 import re
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeAlias, TypeVar
 from urllib.parse import quote, unquote
 
 from penstock.contract import names
@@ -13,9 +14,7 @@ from penstock.contract.settings import Settings
 from penstock.errors import PenstockError
 from penstock.http.server.exchange import Request
 from penstock.http.server.sqs.errors import SqsError
-
-if TYPE_CHECKING:
-    from penstock.http.server.sqs.handlers import Memory
+from penstock.http.server.sqs.memory import Memory
 
 ACCOUNT = "000000000000"
 REGION = "us-east-1"
@@ -29,7 +28,7 @@ class Call:
     """One action for one client."""
 
     backend: Any
-    memory: "Memory"  # of the server
+    memory: Memory  # of the server
     request: Request
     given: dict[str, Any]  # the checked members of the request
     queue: str = ""  # the name in QueueUrl
@@ -55,6 +54,9 @@ class Call:
         """The ARN of a queue, in the region for which the client signs its requests."""
         scope = _SCOPE.search(self.request.headers.get(b"authorization", b""))
         return f"arn:aws:sqs:{scope[1].decode() if scope else REGION}:{ACCOUNT}:{queue}"
+
+
+Handler: TypeAlias = Callable[[Call], Awaitable[dict[str, Any]]]  # the members of the answer
 
 
 @lru_cache(maxsize=1024)

@@ -7,6 +7,7 @@ The signature of a request is not checked: a shared secret would have to be kept
 tokens on, the session token (X-Amz-Security-Token) is the token, and TLS keeps it and the request from others.
 """
 
+import asyncio
 import re
 from collections.abc import Awaitable, Callable
 from typing import Any, NamedTuple
@@ -18,13 +19,15 @@ from penstock.errors import InvalidArgument, PenstockError
 from penstock.http.server import access
 from penstock.http.server.exchange import Answer, Dialect, Problem, Request, Route
 from penstock.http.server.exchange import refusal as plain_refusal
+from penstock.http.server.sqs import message_handlers, queue_handlers
 from penstock.http.server.sqs.actions import ACTIONS, Action
 from penstock.http.server.sqs.calls import ACCOUNT, Call, queue_of
 from penstock.http.server.sqs.errors import SqsError, as_sqs, of_problem
-from penstock.http.server.sqs.handlers import HANDLERS, Memory
+from penstock.http.server.sqs.memory import Memory
 from penstock.http.server.sqs.shapes import escaped, missing, tree
 from penstock.wire import jsons
 
+HANDLERS = {**queue_handlers.HANDLERS, **message_handlers.HANDLERS}
 _TARGET = b"x-amz-target"
 _PREFIX = b"AmazonSQS."
 _FORM = b"application/x-www-form-urlencoded"
@@ -32,6 +35,7 @@ _JSON = b"Content-Type: application/x-amz-json-1.0\r\n"
 _XML = b"Content-Type: text/xml\r\n"
 _NAMESPACE = "http://queue.amazonaws.com/doc/2012-11-05/"
 _MOST = 8 << 20  # bytes of a request: a batch of 1 MiB in which every character is escaped
+_LARGE = 65_536  # bytes of a form that is read in a thread
 _MOST_FIELDS = 2_000  # of a form: ten messages with ten attributes each have 600
 _TOKEN = re.compile(rb"(?:^|&)X-Amz-Security-Token=([^&]+)")
 
@@ -50,7 +54,12 @@ async def handle(backend: Any, request: Request) -> Answer:
     """Carry out an action."""
     if not is_sqs(request):
         raise Problem("MethodNotAllowed", "this takes GET, HEAD", b"Allow: GET, HEAD\r\n")
-    asked = _json(request) if _TARGET in request.headers else _query(request)
+    if _TARGET in request.headers:
+        asked = _json(request)
+    elif len(request.body) < _LARGE:
+        asked = _query(request)
+    else:
+        asked = await asyncio.to_thread(_query, request)
     action = asked.action
     if action.polls:
         request.route = _RECEIVING

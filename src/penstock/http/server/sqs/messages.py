@@ -230,7 +230,9 @@ def wanted(system: Iterable[str], names: Sequence[str]) -> Wanted:
     if unknown := chosen - {*SYSTEM, "All"}:
         raise SqsError("InvalidAttributeName", f"Unknown Attribute {min(unknown)}.")
     # `or.*` selects all that start with `or`
-    prefixes = ["" if name in ("All", "*") else name[:-2] for name in names if name in ("All", "*") or name[-2:] == ".*"]
+    prefixes = [
+        "" if name in ("All", "*") else name[:-2] for name in names if name in ("All", "*") or name[-2:] == ".*"
+    ]
     return Wanted(frozenset(SYSTEM if "All" in chosen else chosen), frozenset(names), tuple(prefixes))
 
 

@@ -234,7 +234,8 @@ class Structure(Shape):
         return {
             each.name: each.shape.of_form(node.get(each.tag, {}))
             for each in self.members
-            if each.tag in node or isinstance(each.shape, Entries)  # a form has no way to say that a batch is empty
+            if each.tag in node
+            or isinstance(each.shape, Entries)  # a form has no way to say that a batch is empty
         }
 
     def as_xml(self, tag: str, value: Any) -> Iterator[str]:
