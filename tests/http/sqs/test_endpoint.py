@@ -3,12 +3,18 @@
 import json
 import socket
 import time
+from binascii import crc32
 from typing import Any
 from urllib.parse import urlsplit
 from xml.etree import ElementTree as Xml
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
+from penstock.http.server.sqs.actions import ACTIONS, QUEUE_ATTRIBUTES
+from penstock.http.server.sqs.errors import FAULTS
+from penstock.http.server.sqs.shapes import Listing, Shape, Structure, Table, Whole
 from tests.http.serving import until
 from tests.http.sqs.conftest import FORM, Service
 
@@ -140,3 +146,53 @@ def test_a_client_that_goes_away_takes_no_message_with_it(service: Service) -> N
     assert time.monotonic() - begun < 20  # its wait did not just end
     queue.put("m")
     assert [message["Body"] for message in service.receive(url)] == ["m"]
+
+
+HANDLE = f"{crc32(b'default'):08x}-1-1.{'0' * 16}"
+VALUES = {
+    "QueueUrl": st.sampled_from(["/0/default", "/0/any.fifo", "/0/none", "", "/0/%ff", "default"]),
+    "QueueName": st.sampled_from(["any", "any.fifo", "default", "a b", ""]),
+    "ReceiptHandle": st.sampled_from(["", "x", HANDLE, HANDLE.replace("-1-", "-\u0663-")]),
+    "SourceArn": st.sampled_from(["arn:aws:sqs:a:0:default", "arn:aws:sqs:a:0:none", "x"]),
+    "Id": st.sampled_from(["a", "b", "", "é"]),
+    "MessageBody": st.text(max_size=3),
+    "DataType": st.sampled_from(["String", "Number", "Binary", "Binary.x", "x"]),
+    "BinaryValue": st.sampled_from(["AAE=", "!", ""]),
+    "WaitTimeSeconds": st.just(0),
+}
+STATUSES = {fault.code: fault.status for fault in FAULTS.values()}
+TEXTS = st.text(max_size=3) | st.sampled_from(["All", ".*", "a.*", "true", "1", "{}", "5.0", *QUEUE_ATTRIBUTES])
+
+
+def drawn(draw: st.DrawFn, name: str, shape: Shape) -> Any:
+    """A value of a member: often one that is right."""
+    if draw(st.integers(0, 19)) == 0:
+        return draw(st.sampled_from([None, 1, "x", [], {}, True, 1e400, -1, [None], {"": None}, "\ud800"]))
+    if name in VALUES:
+        return draw(VALUES[name])
+    if isinstance(shape, Structure):
+        chosen = [each for each in shape.members if each.required or draw(st.booleans())]
+        return {each.name: drawn(draw, each.name, each.shape) for each in chosen}
+    if isinstance(shape, Listing):
+        return [drawn(draw, "", shape.item) for _ in range(draw(st.integers(0, 3)))]
+    if isinstance(shape, Table):
+        return {draw(TEXTS): drawn(draw, "", shape.item) for _ in range(draw(st.integers(0, 3)))}
+    return draw(st.integers(-1, 43_201)) if isinstance(shape, Whole) else draw(TEXTS)
+
+
+@st.composite
+def requests(draw: st.DrawFn) -> tuple[str, Any]:
+    action = draw(st.sampled_from(sorted(ACTIONS)))
+    return action, drawn(draw, "", ACTIONS[action].takes)
+
+
+@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(requests())
+def test_whatever_is_asked_the_answer_is_amazons(service: Service, asked: tuple[str, Any]) -> None:
+    action, members = asked
+    told = service.json(action, json.dumps(members).encode())
+    if told.status == 200:
+        assert isinstance(told.json, dict)
+    else:
+        assert (told.status, told.error) == (STATUSES[told.error], told.error)
+        assert told.status < 500

@@ -6,7 +6,7 @@ from typing import Any
 from xml.etree import ElementTree as Xml
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from penstock.http.server.sqs.actions import ACTIONS
@@ -75,6 +75,7 @@ def test_members_are_read_or_refused(name: str, members: dict[str, Any]) -> None
         ACTIONS[name].takes.read("the request", members)
 
 
+@example("ListQueues", {"MaxResults..": "1"})
 @given(
     st.sampled_from(sorted(ACTIONS)),
     st.dictionaries(

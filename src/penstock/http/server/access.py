@@ -5,6 +5,7 @@ import logging
 import os
 import re
 from collections.abc import Iterable
+from functools import lru_cache
 from ipaddress import ip_address
 
 from penstock.contract import roles
@@ -91,6 +92,7 @@ class Hosts:
     def __init__(self, allowed: Iterable[str] = (), encrypted: bool = False) -> None:
         self._names = {"localhost", *(checked_host(name) for name in allowed)}
         self._schemes = (b"https",) if encrypted else (b"https", b"http")  # a proxy may speak TLS for us
+        self._knows = lru_cache(maxsize=256)(self._is_ours)  # clients send the same one again and again
 
     def problem(self, request: Request) -> Problem | None:
         """Why a request is refused that a web page may have sent; None if it is not."""
@@ -117,7 +119,7 @@ class Hosts:
             return Problem("Forbidden", "a browser that does not say for which page takes no messages: use curl")
         return None
 
-    def _knows(self, host: str) -> bool:
+    def _is_ours(self, host: str) -> bool:
         matched = _HOST.fullmatch(host)
         if matched is None:
             return False

@@ -260,6 +260,9 @@ def about(request: Request) -> dict[str, Any]:
         "method": request.head.method.decode("ascii", "backslashreplace"),
         "path": request.head.target.partition(b"?")[0].decode("ascii", "backslashreplace"),
     }
+    action = request.headers.get(b"x-amz-target", b"").rpartition(b".")[2]  # of SQS, whose requests have one path
+    if _AN_ID.fullmatch(action):
+        told["action"] = action.decode()
     return {**told, "token": request.holder.name} if request.holder else told
 
 

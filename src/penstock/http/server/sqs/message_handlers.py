@@ -163,7 +163,7 @@ async def _receive_message(call: Call) -> dict[str, Any]:
             call.memory.remember(queue, again, taken)
     if not taken:
         return {}
-    arn, firsts = call.arn(queue), {}
+    arn, firsts = call.arn(queue) if wanted.system else "", {}
     if "ApproximateFirstReceiveTimestamp" in wanted.system:
         try:
             firsts = await _first_claims(call, taken)

@@ -31,7 +31,8 @@ class Shape:
 
     def of_form(self, node: Any) -> Any:
         """The JSON value of a node of a form; None: there is none."""
-        return node.get("") if isinstance(node, dict) else node
+        text = node.get("") if isinstance(node, dict) else node
+        return text if isinstance(text, str) else None
 
     def as_xml(self, tag: str, value: Any) -> Iterator[str]:
         """The pieces of an element, or of several."""
