@@ -26,7 +26,7 @@ from benchmarks.journal import random_payloads
 from benchmarks.server import cpu_of
 
 QUEUE, BATCH, LEASE = "default", 10, 600
-BATCHES, SINGLE, WARM_UP = 100, 300, 10  # steps of a measurement, and before it
+BATCHES, SINGLE, WARM_UP = 50, 200, 10  # steps of a measurement, and before it
 
 
 class Moto(Broker):
