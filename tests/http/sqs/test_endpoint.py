@@ -32,7 +32,7 @@ def test_the_servers_own_routes_are_as_ever(service: Service) -> None:
 
 def test_a_queues_url_takes_requests_of_the_query_protocol(service: Service) -> None:
     path = urlsplit(service.queue()).path
-    sent = service.form("SendMessage", path, MessageBody='a <b> & "c" é')
+    sent = service.form("SendMessage", path + "/", MessageBody='a <b> & "c" é')
     assert sent.status == 200
     received = service.ask("GET", f"{path}?Action=ReceiveMessage&AttributeName.1=All")
     message = Xml.fromstring(received.body)[0][0]

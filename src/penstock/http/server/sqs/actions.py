@@ -75,7 +75,7 @@ _LABEL = Text(1, 80, r"[A-Za-z0-9_-]+")
 _QUEUE = _needs("QueueUrl", Text(1))
 _HANDLE = _needs("ReceiptHandle", Text(1))
 _TIMEOUT = Whole(0, LONGEST_LEASE)
-_ATTRIBUTES = Table(Text(enum=QUEUE_ATTRIBUTES), "Attribute")
+_ATTRIBUTES = Table(_TEXT, "Attribute")
 _TAGS = Table(_TEXT, "Tag", "Key", "Value")
 _SELECTED = Listing(_TEXT, "AttributeName")
 _VALUE = _structure(

@@ -9,9 +9,8 @@ tokens on, the session token (X-Amz-Security-Token) is the token, and TLS keeps 
 
 import asyncio
 import re
-from collections.abc import Awaitable, Callable
 from typing import Any, NamedTuple
-from urllib.parse import parse_qsl, unquote
+from urllib.parse import parse_qsl, quote, unquote
 
 from penstock.contract import roles
 from penstock.contract.roles import ANY_ROLE
@@ -61,8 +60,7 @@ async def handle(backend: Any, request: Request) -> Answer:
     else:
         asked = await asyncio.to_thread(_query, request)
     action = asked.action
-    if action.polls:
-        request.route = _RECEIVING
+    request.route = _POLLING if action.polls else _ROUTE
     if request.holder is not None and not roles.allows(request.holder.roles, action.role):
         raise access.forbidden(request.holder, action.role)
     given = action.takes.read("the request", asked.members)
@@ -186,7 +184,7 @@ def _query(request: Request) -> Asked:
     action = _action(parameters["Action"])
     members = action.takes.of_form(tree(parameters))
     if request.arguments and "QueueUrl" not in members:
-        members["QueueUrl"] = f"/{request.head.target.partition(b'?')[0].decode('latin-1').rpartition('/')[2]}"
+        members["QueueUrl"] = f"/{quote(request.arguments[0], safe='')}"
     return Asked(action, members)
 
 
@@ -197,9 +195,7 @@ class _Dialect(Dialect):
     refuse = staticmethod(refuse)
 
 
-_handler: Callable[[Any, Request], Awaitable[Answer]] = handle
-POST = Route(_handler, ANY_ROLE, _MOST, dialect=_Dialect)
-GET = POST._replace(polls=True)  # a browser that does not say for which page is refused, whatever the action
-_RECEIVING = POST._replace(polls=True)
+_ROUTE = Route(handle, ANY_ROLE, _MOST, dialect=_Dialect)
+_POLLING = _ROUTE._replace(polls=True)
 PATH = ACCOUNT.encode()
-ROUTES = {b"POST": POST, b"GET": GET}
+ROUTES = {b"POST": _ROUTE, b"GET": _POLLING}  # a GET of a browser that does not say for which page is refused

@@ -46,7 +46,6 @@ class Text(Shape):
     shortest: int = 0
     longest: int | None = None
     pattern: str = ""
-    enum: Sequence[str] = ()
     kind: ClassVar[str] = "string"
 
     @cached_property
