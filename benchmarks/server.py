@@ -198,9 +198,8 @@ def _resident(pid: int) -> int:
 
 
 def cpu_of(pid: int) -> float:
-    """CPU seconds that all threads of a process have used."""
-    threads = Path(f"/proc/{pid}/task").iterdir()
-    return sum(int((thread / "schedstat").read_text().split()[0]) for thread in threads) / 1e9
+    """CPU seconds that a process has used, threads that have ended included."""
+    return time.clock_gettime(~pid << 3 | 2)  # the number of its CPU clock, as clock_getcpuclockid(3) makes it
 
 
 def _allow_files(count: int) -> None:

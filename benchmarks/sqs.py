@@ -26,7 +26,7 @@ from benchmarks.journal import random_payloads
 from benchmarks.server import cpu_of
 
 QUEUE, BATCH, LEASE = "default", 10, 600
-BATCHES, SINGLE, WARM_UP = 100, 300, 10  # steps of a measurement, and before it
+BATCHES, SINGLE, WARM_UP = 50, 200, 10  # steps of a measurement, and before it
 
 
 class Moto(Broker):
@@ -43,6 +43,10 @@ class Client(ABC):
     """A program that uses a queue. Each call is one request."""
 
     @abstractmethod
+    def __init__(self, url: str) -> None:
+        """Connect."""
+
+    @abstractmethod
     def send(self, bodies: list[str]) -> object:
         """Put these messages."""
 
@@ -51,7 +55,7 @@ class Client(ABC):
         """Claim messages; what settles them."""
 
     @abstractmethod
-    def delete(self, receipts: list[Any]) -> object:
+    def delete(self, receipts: list[Any]) -> None:
         """Settle messages."""
 
     @abstractmethod
@@ -81,11 +85,12 @@ class Boto(Client):
         )
         return [message["ReceiptHandle"] for message in answer["Messages"]]
 
-    def delete(self, receipts: list[Any]) -> object:
+    def delete(self, receipts: list[Any]) -> None:
         if len(receipts) == 1:
-            return self._sqs.delete_message(QueueUrl=self._queue, ReceiptHandle=receipts[0])
+            self._sqs.delete_message(QueueUrl=self._queue, ReceiptHandle=receipts[0])
+            return
         entries = [{"Id": str(number), "ReceiptHandle": each} for number, each in enumerate(receipts)]
-        return self._sqs.delete_message_batch(QueueUrl=self._queue, Entries=entries)
+        self._sqs.delete_message_batch(QueueUrl=self._queue, Entries=entries)
 
     def close(self) -> None:
         self._sqs.close()
@@ -104,8 +109,8 @@ class Own(Client):
     def receive(self, count: int) -> list[Any]:
         return self._queue.claim(count, lease=LEASE)
 
-    def delete(self, receipts: list[Any]) -> object:
-        return self._queue.ack(*receipts)
+    def delete(self, receipts: list[Any]) -> None:
+        self._queue.ack(*receipts)
 
     def close(self) -> None:
         self._store.close()

@@ -50,7 +50,9 @@ def as_query(model: Model) -> Model:
     """The same service in the older protocol."""
     metadata = {name: value for name, value in model["metadata"].items() if name in _KEPT}
     operations = {
-        name: {**each, "output": {**each["output"], "resultWrapper": f"{name}Result"}} if "output" in each else each
+        name: {**each, "output": {**each["output"], "resultWrapper": f"{name}Result"}}
+        if "output" in each
+        else each
         for name, each in model["operations"].items()
     }
     return {

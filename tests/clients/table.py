@@ -1,4 +1,4 @@
-"""The table of docs/sqs-clients.md: which client was seen to use which action. `python -m tests.clients` writes it."""
+"""The table of docs/sqs-clients.md: which client was seen to use which action."""
 
 import os
 import re

@@ -163,7 +163,9 @@ def test_a_message_that_is_delayed_comes_later(sqs: Any, queue: str) -> None:
 
 
 def test_a_batch_says_of_each_message_how_it_went(sqs: Any, queue: str) -> None:
-    entries: list[dict[str, Any]] = [{"Id": f"id-{number}", "MessageBody": f"body {number}"} for number in range(9)]
+    entries: list[dict[str, Any]] = [
+        {"Id": f"id-{number}", "MessageBody": f"body {number}"} for number in range(9)
+    ]
     entries[3]["MessageAttributes"] = ATTRIBUTES
     entries.append({"Id": "late", "MessageBody": "x", "DelaySeconds": 901})
     sent = sqs.send_message_batch(QueueUrl=queue, Entries=entries)
@@ -213,9 +215,7 @@ def test_queues_are_listed_by_prefix_and_page(sqs: Any, service: Service) -> Non
     prefix = service.name("-page-")
     urls = [sqs.create_queue(QueueName=f"{prefix}{number}")["QueueUrl"] for number in range(5)]
     assert sqs.list_queues(QueueNamePrefix=prefix)["QueueUrls"] == urls
-    pages = sqs.get_paginator("list_queues").paginate(
-        QueueNamePrefix=prefix, PaginationConfig={"PageSize": 2}
-    )
+    pages = sqs.get_paginator("list_queues").paginate(QueueNamePrefix=prefix, PaginationConfig={"PageSize": 2})
     assert [page["QueueUrls"] for page in pages] == [urls[:2], urls[2:4], urls[4:]]
 
 

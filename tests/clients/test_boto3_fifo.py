@@ -57,7 +57,12 @@ def test_messages_can_be_told_apart_by_their_content(sqs: Any, service: Service)
 
 def test_a_batch_keeps_its_order(sqs: Any, fifo: str) -> None:
     entries = [
-        {"Id": str(number), "MessageBody": str(number), "MessageGroupId": "g", "MessageDeduplicationId": str(number)}
+        {
+            "Id": str(number),
+            "MessageBody": str(number),
+            "MessageGroupId": "g",
+            "MessageDeduplicationId": str(number),
+        }
         for number in range(10)
     ]
     sent = sqs.send_message_batch(QueueUrl=fifo, Entries=entries)["Successful"]

@@ -35,7 +35,9 @@ class Worker:
         command += ["--concurrency", "1", "--without-gossip", "--without-mingle", "--loglevel", "WARNING"]
         with (
             (self.folder / "worker").open("ab") as told,
-            subprocess.Popen(command, env=self._surroundings, stdout=told, stderr=told, start_new_session=True) as worker,
+            subprocess.Popen(
+                command, env=self._surroundings, stdout=told, stderr=told, start_new_session=True
+            ) as worker,
         ):
             try:
                 yield worker

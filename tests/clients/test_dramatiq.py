@@ -42,8 +42,8 @@ def test_actors_work_and_what_fails_is_tried_again_and_then_put_aside(service: S
             if name == "always" or attempts.count(name) == 1:
                 raise RuntimeError(name)
 
-        adding = dramatiq.actor(add, broker=broker, queue_name="jobs")
-        failing = dramatiq.actor(fail, broker=broker, queue_name="jobs")
+        adding = dramatiq.actor(broker=broker, queue_name="jobs")(add)
+        failing = dramatiq.actor(broker=broker, queue_name="jobs")(fail)
         adding.send(2, 3)
         adding.send_with_options(args=(20, 3), delay=1000)
         failing.send("once")

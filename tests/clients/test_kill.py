@@ -107,12 +107,14 @@ class Traffic:
 
     def going_on(self, received: int, deleted: int) -> Callable[[], bool]:
         """Whether more was received and deleted since; or it went wrong."""
-        return lambda: bool(self.errors) or len(self.received) > received + 20 and len(self.deleted) > deleted
+        return lambda: bool(self.errors) or (len(self.received) > received + 20 and len(self.deleted) > deleted)
 
     @property
     def held(self) -> list[Received]:
         """What was received for long, and never asked to be deleted."""
-        return [each for each in self.received if each.visibility == LONG and each.body not in self.asked_to_delete]
+        return [
+            each for each in self.received if each.visibility == LONG and each.body not in self.asked_to_delete
+        ]
 
     def check(self, found: dict[str, str]) -> None:
         """Hold what the queue has (states by body) to what was told."""
@@ -132,7 +134,7 @@ class Traffic:
 def states(folder: Path) -> dict[str, str]:
     with penstock.open(folder) as store:
         messages = list(store.queue(QUEUE).messages())
-    found = {each.payload.decode(): each.state for each in messages}
+    found: dict[str, str] = {each.payload.decode(): each.state for each in messages}
     assert len(found) == len(messages)
     return found
 

@@ -9,8 +9,8 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import boto3
+import kombu
 import pytest
-from kombu import Connection
 
 import penstock
 from penstock.contract import roles
@@ -116,12 +116,15 @@ def test_celerys_transport_takes_its_token_from_its_environment(
 ) -> None:
     options = {"is_secure": False, "region": "us-east-1"}
     guarded.store.create("simple")
-    with Connection(f"sqs://{urlsplit(guarded.url).netloc}", transport_options=options) as connection:
-        with closing(connection.SimpleQueue("simple")) as queue:
-            queue.put({"a": 1})
-            message = queue.get(timeout=10)
-            assert message.payload == {"a": 1}
-            message.ack()
+    address = f"sqs://{urlsplit(guarded.url).netloc}"
+    with (
+        kombu.Connection(address, transport_options=options) as connection,
+        closing(connection.SimpleQueue("simple")) as queue,
+    ):
+        queue.put({"a": 1})
+        message = queue.get(timeout=10)
+        assert message.payload == {"a": 1}
+        message.ack()
     assert sum(guarded.store.queue("simple").counts().values()) == 0
 
 
