@@ -56,7 +56,17 @@ class Moves:
 
     def check(self, queue: str, settings: "Settings") -> None:
         """Refuse a dead-letter queue that does not exist, or has one itself."""
-        check_dead_letter(queue, settings, lambda target: self._engine.find(target).settings, self.sources)
+        check_dead_letter(queue, settings, self._settings, self.sources)
+
+    def check_new(self, queues: "Mapping[str, Settings]") -> None:
+        """check() for queues that will be made together."""
+        live = {name: live.settings for name, live in self._engine.live().items()}
+        sources = sources_of({**queues, **live}.items())
+        for name, settings in queues.items():
+            check_dead_letter(name, settings, lambda target: queues.get(target) or self._settings(target), sources)
+
+    def _settings(self, queue: str) -> "Settings":
+        return self._engine.find(queue).settings
 
     def note(self) -> None:
         """The dead_letter of a queue has changed, or a queue with one was added or removed."""

@@ -12,6 +12,7 @@ from penstock.spark.jobs.reporting.charts import count, duration, moment, share
 from penstock.spark.jobs.reporting.numbers import (
     MOST_ATTEMPTS,
     Consumer,
+    DeadLetters,
     Figures,
     Numbers,
     Reason,
@@ -60,6 +61,8 @@ def render(
     if numbers.windows:
         parts += [_over_time(numbers, numbers.windows), _outcomes(numbers)]
     parts.append(_queues(numbers.queues))
+    if numbers.dead_letters:
+        parts.append(_dead_letters(numbers.dead_letters))
     if numbers.consumers:
         parts.append(_consumers(numbers.consumers))
     if streams:
@@ -185,6 +188,26 @@ def _queue(each: Figures) -> str:
     counts = "".join(f"<td{'' if n else ' class=zero'}>{count(n)}</td>" for n in each.states.values())
     times = _times(each.waiting) + _times(each.processing)
     return f"<tr><th scope=row>{escape(each.queue)}{bar}</th>{counts}{times}</tr>"
+
+
+def _dead_letters(letters: Sequence[DeadLetters]) -> str:
+    """Where messages went that failed for good."""
+    names = ("Failed in", "Now in", "messages", *(state.replace("_", " ") for state in STATES), "usual reason")
+    head = "".join(f"<th scope=col>{name}</th>" for name in names)
+    rows = ""
+    for each in letters:
+        states = "".join(f"<td{'' if n else ' class=zero'}>{count(n)}</td>" for n in each.states.values())
+        why = "<em>no reason given</em>" if each.reason is None else escape(each.reason)
+        rows += (
+            f"<tr><th scope=row>{escape(each.origin)}</th><td class=text>{escape(each.queue)}</td>"
+            f"<td>{count(each.messages)}</td>{states}<td class=text>{why}</td></tr>"
+        )
+    about = (
+        "Messages that failed for good and moved to a dead-letter queue, by where they failed and where they are "
+        "now. Those that went back to their origin count there, as any other."
+    )
+    shown = _scrolled("Dead letters", f"<tr>{head}</tr>", rows)
+    return f'<h2>Dead letters</h2>\n<p class="soft">{about}</p>{shown}\n'
 
 
 def _consumers(consumers: Sequence[Consumer]) -> str:
