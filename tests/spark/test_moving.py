@@ -238,15 +238,11 @@ def test_chains_of_dead_letters_are_refused_and_nothing_is_written(spark: SparkS
         store.create("jobs")
         store.create("mails", dead_letter="jobs")
         store.delete("jobs")
-    with pytest.raises(
-        NotSupported, match="nothing was written: queue 'jobs': .* takes the dead letters of 'mails'"
-    ):
+    with pytest.raises(NotSupported, match="queue 'jobs' takes the dead letters of 'mails'"):
         jobs.convert(spark, source, target)
     with penstock.open(source) as store:
         store.delete("dead")
-    with pytest.raises(
-        NotSupported, match="nothing was written: queue 'jobs': its dead_letter 'dead' is not there"
-    ):
+    with pytest.raises(NotSupported, match="queue 'jobs': its dead_letter 'dead' is not there"):
         jobs.convert(spark, source, str(tmp_path / "c"))
     with penstock.open(target) as store:
         assert [info.name for info in store.queues()] == ["default", "mails"]
