@@ -121,7 +121,7 @@ def test_depth_consumers_and_the_ways_of_dead_letters_are_those_worked_out_by_ha
         jobs.put_many([b"7", b"8"])
         clock.advance(3_600)
         jobs.fail(*jobs.claim(consumer="ada"), reason="odd")
-        jobs.ack(jobs.claim(2, consumer="b&o")[0])  # 5 is done, 6 in flight
+        jobs.ack(jobs.claim(2, consumer="b&o")[0])  # 5 is done, and the lease of 6 will have ended
         three, four = dead.peek(2)
         assert (three.payload, four.payload) == (b"3", b"4")
         assert dead.move("<later>", four.id) == 1
@@ -135,7 +135,7 @@ def test_depth_consumers_and_the_ways_of_dead_letters_are_those_worked_out_by_ha
     }  # fmt: skip
     assert [tuple(each.values()) for each in document["consumers"]] == [
         ("ada", 2, 2, 1, START + 3 * HOUR),
-        ("b&o", 2, 2, 0, START + 3 * HOUR),
+        ("b&o", 2, 2, 1, START + 3 * HOUR + 30_000),
         ("carl", 1, 1, 0, START + HOUR + 60_000),
     ]
     none = dict.fromkeys(STATES, 0)
@@ -154,7 +154,7 @@ def test_depth_consumers_and_the_ways_of_dead_letters_are_those_worked_out_by_ha
     assert "Depth: most at 2023-11-15 01:00: 5; at the end 5" in page.labels
     assert page.rows("Consumers") == [
         ["ada", "2", "2", "1", "2023-11-15 02:00:00"],
-        ["b&o", "2", "2", "0", "2023-11-15 02:00:00"],
+        ["b&o", "2", "2", "1", "2023-11-15 02:00:30"],
         ["carl", "1", "1", "0", "2023-11-15 00:01:00"],
     ]
     assert page.rows("Dead letters") == [

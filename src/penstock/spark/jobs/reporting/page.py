@@ -192,15 +192,18 @@ def _queue(each: Figures) -> str:
 
 def _dead_letters(letters: Sequence[DeadLetters]) -> str:
     """Where messages went that failed for good."""
-    names = ("Failed in", "Now in", "messages", *(state.replace("_", " ") for state in STATES), "usual reason")
-    head = "".join(f"<th scope=col>{name}</th>" for name in names)
+    states = "".join(f"<th scope=col>{state.replace('_', ' ')}</th>" for state in STATES)
+    head = (
+        "<th scope=col>Failed in</th><th scope=col class=text>Now in</th><th scope=col>messages</th>"
+        f"{states}<th scope=col class=text>usual reason</th>"
+    )
     rows = ""
     for each in letters:
-        states = "".join(f"<td{'' if n else ' class=zero'}>{count(n)}</td>" for n in each.states.values())
+        counts = "".join(f"<td{'' if n else ' class=zero'}>{count(n)}</td>" for n in each.states.values())
         why = "<em>no reason given</em>" if each.reason is None else escape(each.reason)
         rows += (
             f"<tr><th scope=row>{escape(each.origin)}</th><td class=text>{escape(each.queue)}</td>"
-            f"<td>{count(each.messages)}</td>{states}<td class=text>{why}</td></tr>"
+            f"<td>{count(each.messages)}</td>{counts}<td class=text>{why}</td></tr>"
         )
     about = (
         "Messages that failed for good and moved to a dead-letter queue, by where they failed and where they are "
