@@ -218,8 +218,8 @@ def test_groups_dead_letters_and_settings_go_from_store_to_store_and_back(
                 jobs.convert(spark, source, place.url)
             assert [info.name for info in place.store.queues()] == ["default"]
             with penstock.open(source) as made:
-                made.queue("jobs").update(dead_letter=None)
                 made.queue("dead").redrive()
+                made.queue("jobs").update(dead_letter=None)
                 for _ in range(2):
                     made.queue("jobs").claim()[0].fail(delay=0)
         jobs.convert(spark, source, place.url)
