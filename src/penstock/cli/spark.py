@@ -244,10 +244,12 @@ def _progress(spark: "SparkSession", what: str, wanted: bool) -> Iterator[None]:
             context = spark.sparkContext
             java: Any = context._jsc.sc()
             tracker, store = context.statusTracker(), java.statusStore()
+            queries: Any = spark._jsparkSession.sharedState().statusStore()
             while not done.wait(_LOOK):
                 with suppress(Py4JError):  # a stage may end while it is asked about
                     stages = [store.lastStageAttempt(each) for each in tracker.getActiveStageIds()]
-                    rows = sum(max(each.inputRecords(), each.shuffleReadRecords()) for each in stages)
+                    read = sum(max(each.inputRecords(), each.shuffleReadRecords()) for each in stages)
+                    rows = max(read, _rows(queries))  # stages count tasks that have ended
                     if stages:
                         bar.update(
                             description=f"{what}, {rows:,} rows" if rows else what,
@@ -262,6 +264,20 @@ def _progress(spark: "SparkSession", what: str, wanted: bool) -> Iterator[None]:
         finally:
             done.set()
             watcher.join()
+
+
+def _rows(queries: Any) -> int:
+    """How many rows came out of a step of a running query so far, at most; 0 if Spark does not say it."""
+    rows = 0
+    latest = queries.executionsList(max(0, queries.executionsCount() - 2), 2)
+    for query in map(latest.apply, range(latest.size())):
+        if query.completionTime().isDefined():
+            continue
+        values, steps = queries.executionMetrics(query.executionId()), query.metrics()
+        for step in map(steps.apply, range(steps.size())):
+            if step.name() == "number of output rows" and (value := values.get(step.accumulatorId())).isDefined():
+                rows = max(rows, int(value.get().replace(",", "")))
+    return rows
 
 
 def print_summary(summary: "Summary", as_json: bool) -> None:
