@@ -115,8 +115,10 @@ def _session(master: str | None) -> Iterator["SparkSession"]:
     if is_running():  # the session of the program that called this command: it stays open
         yield penstock.spark.session(master)
         return
-    # Records of a task that runs are reported with its heartbeats, which are rare by default.
-    often = {"spark.executor.heartbeatInterval": "1s"} if (master or "local").startswith("local") else {}
+    # Rows of a task that runs are reported with its heartbeats, which are rare by default. A busy machine may miss
+    # as many minutes of them as by default before Java gives up.
+    beats = {"spark.executor.heartbeatInterval": "1s", "spark.executor.heartbeat.maxFailures": "600"}
+    often = beats if (master or "local").startswith("local") else {}
     handler = signal.getsignal(signal.SIGINT)
     begun: dict[int, str] = {}
     try:
