@@ -209,9 +209,10 @@ def _messages(spark: "SparkSession", source: str) -> "DataFrame":
     """All messages, each with its attempts as the column history."""
     from pyspark.sql import functions as f
 
-    messages = table(spark, source, "messages")
+    # Messages arrive in the order of their puts: that of their numbers, or of a listing if ids are no numbers.
+    place = f.col("id").cast("bigint") if kind_of(source).owned else f.monotonically_increasing_id()
+    messages = table(spark, source, "messages").withColumn("place", place)
     attempts = table(spark, source, "attempts").groupBy("queue", "id")
     history = attempts.agg(f.sort_array(f.collect_list(f.struct(*_HISTORY))).alias("history"))
     joined = messages.join(history, ["queue", "id"], "left")
-    # Messages arrive in the order of their puts: by numeric id, or by time if ids are no numbers.
-    return joined.orderBy("queue", f.expr("try_cast(id AS bigint)"), "received_at", "id").drop(*_DROPPED)
+    return joined.orderBy("queue", "place").drop("place", *_DROPPED)
