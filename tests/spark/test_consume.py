@@ -50,7 +50,11 @@ def test_a_groups_messages_come_in_order_within_and_across_batches(
 
 
 @pytest.mark.parametrize(
-    ("kind", "limits"), [("journal", {"maxRowsPerBatch": 17}), ("slate", {"maxBytesPerBatch": 1_700})]
+    ("kind", "limits"),
+    [
+        ("journal", {"maxRowsPerBatch": 17}),
+        pytest.param("slate", {"maxBytesPerBatch": 1_700}, marks=pytest.mark.long),
+    ],
 )
 def test_groups_keep_their_order_across_limits_failures_and_lost_commits(
     spark: SparkSession, kind: str, limits: dict[str, Any], tmp_path: Path
