@@ -17,10 +17,12 @@ from itertools import chain, islice, takewhile
 from typing import TYPE_CHECKING, Any, Protocol
 
 from penstock.contract.backend import Served
+from penstock.contract.kinds import kind_of
 from penstock.errors import InvalidArgument, NotSupported
 from penstock.http.server.access import Hosts
 from penstock.http.server.connection import Connection, Heads
 from penstock.http.server.exchange import OVERLOADED, as_bytes, refusal
+from penstock.http.server.sqs.memory import Memory
 
 if TYPE_CHECKING:
     import ssl
@@ -117,6 +119,7 @@ class Service:
         self.access = access
         self.hosts = hosts  # checked where no token is asked for; None: no browser can connect (Unix socket)
         self.access_log = access_log
+        self.store_files: str | None = None  # the store's folder or file on this machine
         self.answers: dict[int, int] = defaultdict(int)  # by status
         self.heads = Heads()
         self.loop = asyncio.get_running_loop()
@@ -128,6 +131,7 @@ class Service:
         self.unread = 0  # bytes of answers that clients have not read
         self._unread: dict[Connection, int] = {}  # by connection, the slowest first
         self.listing = asyncio.Semaphore(_LISTING)
+        self.sqs = Memory(backend)
         self.stopping = False
         self._connections: set[Connection] = set()
         self.coming: dict[Connection, asyncio.Task[None]] = {}  # accepted, but not connected yet: TLS handshakes
@@ -208,6 +212,7 @@ class Service:
     async def stop(self) -> None:
         """Finish the requests that are being carried out, and end all connections."""
         self.stopping = True
+        self.sqs.tasks.stop()
         for connection in list(self._connections):
             connection.end()
         await self.wait_for_the_last(_GRACE)
@@ -372,6 +377,7 @@ class Server:
         self._service = Service(
             local, self._limits, self._access, self._hosts, self._access_log, local.descriptors
         )
+        self._service.store_files = kind_of(self._store.url).files(self._store.url)
         loop = asyncio.get_running_loop()
         loop.set_exception_handler(self._service.on_error)
         self._acceptors = [Acceptor(self._service, each, Connection, self._tls) for each in sockets]
