@@ -81,7 +81,7 @@ def moving(tree: Tree, queue: str) -> set[str]:
     for process in tree.names(HELD):
         for name in tree.names(f"{HELD}/{process}"):
             parsed = parse_held(name)
-            if parsed is not None and parsed.queue == queue:
+            if parsed is not None and parsed.queue == queue and parsed.waits:
                 with suppress(FileNotFoundError, PermissionError):
                     groups.add(tree.stamp_of(tree.path(f"{HELD}/{process}/{name}"), parsed.uid).group)
     return {group for group in groups if group is not None}
