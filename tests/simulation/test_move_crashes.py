@@ -58,7 +58,7 @@ class World:
     def open(self) -> Any:
         self.backend: Any
         if self.kind == "folder":
-            neighbours = SimulatedNeighbours(self.machine, next(PROCESSES), Scheduler(0))
+            neighbours = SimulatedNeighbours(self.machine, next(PROCESSES), Scheduler(Random(0)))
             self.backend = open_folder(
                 FOLDER, clock=self.clock, disk=self.disk, neighbours=neighbours, ballast=1_000
             )
@@ -67,7 +67,7 @@ class World:
         return self.backend
 
     def put(self, queue: str, *payloads: bytes, group: str | None = None) -> list[str]:
-        ids = self.backend.run(Put(queue, [Entry(payload, group=group) for payload in payloads]))
+        ids: list[str] = self.backend.run(Put(queue, [Entry(payload, group=group) for payload in payloads]))
         self.told.places |= dict.fromkeys(payloads, queue)
         return ids
 

@@ -122,8 +122,8 @@ class FolderBackend(Unowned):
 
     # Queues
 
-    def create(self, queue: str, settings: Settings, of_load: bool = False) -> None:
-        """Make a queue; `of_load`: also one whose dead-letter queue comes later."""
+    def create(self, queue: str, settings: Settings) -> None:
+        """Make a queue."""
         self._check(settings)
         with self._guard, self._lock, self._catalog.locked():
             there = self._catalog.read()
@@ -132,8 +132,7 @@ class FolderBackend(Unowned):
                 raise self._missing(queue)
             if known is not None and not known.deleted:
                 raise exists_already(queue)
-            if not of_load:
-                self._check_dead_letter(queue, settings, there)
+            self._check_dead_letter(queue, settings, there)
             if known is not None:
                 self._catalog.clear(known)
             self._add(self._catalog.make(queue, settings, os.urandom(8).hex()))
@@ -421,8 +420,10 @@ class FolderBackend(Unowned):
         """Unlink what is removed, expired or done of a queue, and no longer needed; how many bytes that frees."""
         found = self.find(queue)
         with self._guard:
-            before = self._stored(found)
             found.bring_back()
+        self._settle_dead(queue, look=False, eager=True)
+        with self._guard:
+            before = self._stored(found)
             self._upkeep.reap(found.file)
             return max(0, before - self._stored(found))
 
