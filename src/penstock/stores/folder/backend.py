@@ -43,7 +43,7 @@ Answer = TypeVar("Answer")
 Result = TypeVar("Result")
 _MOST_PEERS = 1_000
 _TAKES = ("claim", "pop")  # operations after which a look every second is enough
-_NO_LOOK = ("put", "publish", "ack", "fail", "release", "extend")  # operations that need no list of messages
+_NO_LOOK = ("create", "delete", "settings", "put", "publish", "ack", "fail", "release", "extend")  # list nothing
 
 
 class FolderBackend(Unowned):
