@@ -168,6 +168,7 @@ def check(world: World, where: str) -> None:
     for payload, place in world.told.places.items():
         assert (payload, place) in found or (payload, world.told.leaving.get(payload)) in found, (where, payload)
     backend.close()
+    assert not any("/held/" in path and not path.endswith("/") for path in world.disk.files()), where
     assert found_in(world.open()) == found, where
     world.backend.close()
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from penstock.contract.examination import Examination, Finding, Held
 from penstock.contract.message import STATES
 from penstock.stores.examining import over, plural
-from penstock.stores.folder import moves, recovery
+from penstock.stores.folder import recovery
 from penstock.stores.folder.catalog import Catalog, Listed
 from penstock.stores.folder.layout import (
     ABANDONED,
@@ -21,7 +21,6 @@ from penstock.stores.folder.layout import (
     DONE,
     FAILED,
     HELD,
-    MOVE,
     NEW,
     OWN,
     QUEUES,
@@ -241,11 +240,6 @@ def _look_for_leftovers(tree: _ReadTree, neighbours: Neighbours) -> None:
             text = f"{plural(count, 'message')} left in the hands of process {process}, which is gone"
             then = "nothing: the next process that opens the store puts them back, or completes their move"
             tree.findings.append(Finding("note", text, then, path))
-        for name in tree.names(f"{HELD}/{process}"):
-            if name.startswith(f"{MOVE}.") and moves.move_at(tree, f"{path}/{name}") is None:
-                text = f"message {path}/{name} was moving to another queue, and its attribute `move` is damaged"
-                then = "move it to the folder of a queue, where it is a message of priority 0"
-                tree.findings.append(Finding("problem", text, then, f"{path}/{name}"))
     if living:
         return  # what follows may be in use
     for name in sorted(tree.names(NEW)):

@@ -165,10 +165,10 @@ def complete(tree: Tree, paths: Sequence[str]) -> dict[str, Stamp]:
     changed: list[tuple[str, Move, Stamp]] = []
     for path in paths:
         with suppress(FileNotFoundError):
-            move = move_at(tree, path)
-            if move is None:
-                if tree.disk.exists(path):
-                    tree.skip(path, "its attribute `move` is damaged: move it to the folder of a queue")
+            if (move := move_at(tree, path)) is None:
+                held = parse_held(os.path.basename(path))
+                if held is not None:  # if it is still there
+                    tree.quarantine(path, held.queue, held.uid, "its attribute `move` is not what was written")
                 continue
             tree.stamp(path, move.attributes(tree.stamp_of(path, move.uid).found, tree.read(path)))
             if move.until:
