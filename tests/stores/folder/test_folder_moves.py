@@ -1,5 +1,6 @@
 """Messages of a folder store that move to another queue: among processes, when one is killed, and as files."""
 
+import json
 import multiprocessing
 import os
 import threading
@@ -14,13 +15,18 @@ from random import Random
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 
 import penstock
 from penstock import Draft, NotSupported, QueueFull, SimulatedClock, Store
+from penstock.cli import cli
 from penstock.errors import StoreCorrupt
-from penstock.stores.folder import doctor, layout
+from penstock.stores.folder import doctor, layout, stamps
+from penstock.stores.folder.backend import open_folder
 from penstock.stores.folder.daemons import mover
 from tests.harness.children import Log, is_killed_before, noted
+from tests.http.serving import ask, serving
+from tests.simulated_disk import SimulatedDisk
 from tests.stores.folder.test_folder_store import bare
 
 SPAWN = multiprocessing.get_context("spawn")
@@ -48,7 +54,9 @@ def leftovers(folder: Path) -> list[str]:
 # As files
 
 
-def test_a_dead_letter_is_a_plain_file_in_the_folder_of_its_queue(folder: Path, store: Store) -> None:
+def test_a_dead_letter_is_a_plain_file_in_the_folder_of_its_queue(folder: Path) -> None:
+    clock = SimulatedClock()
+    store = penstock.open(f"folder:{folder}", clock=clock)
     work, _ = letters(store)
     work.put(b"for a script", headers={"type": LONG})
     [message] = work.claim()
@@ -57,9 +65,34 @@ def test_a_dead_letter_is_a_plain_file_in_the_folder_of_its_queue(folder: Path, 
     assert (file.read_bytes(), file.name == message.id) == (b"for a script", False)
     headers = {"type": LONG, "penstock.origin": "work", "penstock.reason": LONG}
     assert next(store.queue("dead").messages()).headers == headers
-    assert len(os.listdir(folder / ".penstock" / "long")) == 2  # those headers, and what a repeated fail asks for
+    long = folder / ".penstock" / "long"
+    assert len(os.listdir(long)) == 2  # those headers, and the history that a repeated fail asks for
+    clock.advance(400)
+    store.backend.tend()  # type: ignore[attr-defined]
+    assert (len(os.listdir(long)), os.listdir(folder / "remove")) == (1, [])
     assert leftovers(folder) == os.listdir(folder / "failed") == []
-    assert doctor.examine(str(folder)).sound
+    assert doctor.examine(str(folder), clock.now()).sound
+    store.close()
+
+
+def test_attributes_have_room_for_a_move_beside_all_others() -> None:
+    disk = SimulatedDisk(Random(0))  # which gives a file 4,000 bytes of them, as ext4 does
+    store = Store("/data", open_folder("/data", disk=disk, clock=SimulatedClock()))
+    just_fits = "y" * (stamps.LONGEST - 10)
+    dead = store.create("D" * 180)
+    work = store.create("W" * 180, max_attempts=2, dead_letter=dead.name)
+    for headers in ({"a": "z" * 100, "b": '"' * 20}, {"a": just_fits}):
+        work.put(b"a", headers=headers, group="g" * 255, priority=-5, created_at=5, retention=1e6)
+        for _ in range(2):
+            work.claim(consumer="c" * 200)[0].fail(reason=just_fits)
+        assert dead.redrive() == 1
+        for _ in range(2):
+            work.claim(consumer="c" * 200)[0].fail(reason=just_fits)
+        [letter] = dead.claim()
+        assert letter.headers == {**headers, "penstock.origin": work.name, "penstock.reason": just_fits}
+        letter.fail(reason=just_fits)
+        assert dead.pop() is not None
+    store.close()
 
 
 def test_a_file_that_a_person_dropped_moves_as_it_is(folder: Path, store: Store) -> None:
@@ -102,6 +135,35 @@ def test_without_attributes_nothing_moves() -> None:
         store.queue().update(dead_letter="other")
     with pytest.raises(NotSupported, match="move: the file system of"):
         store.queue().move("other", store.queue().put(b"a"))
+
+
+def test_dead_letters_of_clients_of_mq_core_and_of_the_command_line(folder: Path) -> None:
+    clock = SimulatedClock()
+    with penstock.open(f"folder:{folder}", clock=clock) as store, serving(store) as server:
+        assert ask(server.url, "/dead", "PUT")[0] == 201
+        assert ask(server.url, "/work?max_attempts=1&dead_letter=dead", "PUT")[0] == 201
+        assert ask(server.url, "/dead?dead_letter=work", "PUT")[0] == 409
+        for payload in (b"a", b"b"):
+            assert ask(server.url, "/work/messages", "POST", payload)[0] == 201
+            assert ask(server.url, "/work/messages?lease=5")[2] == payload
+        clock.advance(5)
+        assert ask(server.url, "/work/messages")[0] == 204
+        _, headers, payload = ask(server.url, "/dead/messages")
+        told = {"penstock.origin": "work", "penstock.reason": "lease expired"}
+        assert (payload, json.loads(headers["X-Message-Headers"])) == (b"a", told)
+        assert ask(server.url, f"/dead/messages/{headers['X-Message-Id']}", "DELETE")[0] == 204
+        assert ask(server.url, "/work", "DELETE")[0] == 204
+
+    def run(*arguments: str) -> Any:
+        done = CliRunner().invoke(cli, ["--store", f"folder:{folder}", *arguments, "--json"])
+        assert done.exit_code == 0, done.output
+        return json.loads(done.output)
+
+    run("create", "work", "--dead-letter", "dead", "--max-attempts", "1")
+    assert run("redrive", "dead") == {"redriven": 1}
+    assert run("show", "work")["counts"]["available"] == 1
+    assert run("move", "work", "default", *os.listdir(folder / "queues" / "work")) == {"moved": 1}
+    assert [each["counts"]["available"] for each in run("list")] == [0, 1, 0]
 
 
 # Among processes

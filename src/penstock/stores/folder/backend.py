@@ -229,18 +229,21 @@ class FolderBackend(Unowned):
                 return
             self._unread = True  # until it was read: after an error the next call reads it again
             there = {name: listed for name, listed in self._catalog.read().items() if not listed.deleted}
+            changed = False
             for name, known in list(self._made.items()):
                 listed = there.get(name)
                 if listed is not None and replace(listed, settings=known.settings) == known:
                     if listed != known:
                         self._queues[name].use(listed.settings)
                         self._made[name] = listed
-                        self._moves.note()
+                        changed = True
                 else:
                     self._drop(name)
             for name, listed in there.items():
                 if name not in self._made:
                     self._add(listed)
+            if changed:
+                self._moves.note()
             self._unread = False
 
     def find(self, queue: str) -> FolderQueue:
@@ -279,9 +282,10 @@ class FolderBackend(Unowned):
 
     def run(self, operation: Operation[Result]) -> Result:
         queue = getattr(operation, "queue", None)
-        kind = operation.runs
-        if self._moves.sources and kind not in _NO_LOOK:
-            self._settle_dead(queue, look=True, eager=kind not in _TAKES)
+        look = operation.runs not in _NO_LOOK
+        eager = look and operation.runs not in _TAKES
+        if self._moves.sources and look:
+            self._settle_dead(queue, look, eager)
         sent = 0
         if isinstance(operation, Redrive) and queue in self._moves.sources:
             source = self.find(operation.queue)
@@ -291,7 +295,7 @@ class FolderBackend(Unowned):
             return result + sent if sent else result  # type: ignore[return-value, operator]
         finally:
             if self._moves.sources and queue is not None:
-                self._settle_dead(queue, look=kind == "update", eager=True)
+                self._settle_dead(queue, operation.runs == "update", eager)
 
     def _run(self, operation: Operation[Result]) -> Result:
         if operation.on_queue is None or hasattr(self, operation.runs):

@@ -73,6 +73,8 @@ def take(tree: Tree, queue: str, folders: Sequence[tuple[str, str]], now: int) -
         except FileNotFoundError:
             taking.missing.append(uid)
         except PermissionError as error:
+            if tree.is_ours(place, times=folder == DELAY):  # then the folder is write-protected, not the file
+                raise
             tree.skip(place, refusal(place, error))
             taking.staying.append(uid)
     return taking
