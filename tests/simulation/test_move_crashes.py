@@ -167,6 +167,10 @@ def check(world: World, where: str) -> None:
     assert all(count == 1 for count in payloads.values()), (where, found)
     for payload, place in world.told.places.items():
         assert (payload, place) in found or (payload, world.told.leaving.get(payload)) in found, (where, payload)
+    for payload, place in world.told.leaving.items():
+        if place == "dead":  # its lease holds, or it is there: it never starts over in its own queue
+            states = [each.state for each in backend.run(Messages(ORIGINS[payload])) if each.payload == payload]
+            assert states in ([], ["in_flight"]), where
     backend.close()
     assert not any("/held/" in path and not path.endswith("/") for path in world.disk.files()), where
     assert found_in(world.open()) == found, where
