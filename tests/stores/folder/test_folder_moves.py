@@ -95,6 +95,23 @@ def test_attributes_have_room_for_a_move_beside_all_others() -> None:
     store.close()
 
 
+def test_a_dead_letter_for_which_a_full_disk_has_no_space_goes_once_it_has() -> None:
+    disk = SimulatedDisk(Random(0))
+    store = Store("/data", open_folder("/data", disk=disk, clock=SimulatedClock(), ballast=1_000))
+    work, dead = letters(store)
+    work.put_many([b"needs no space", Draft(b"needs some", headers={"type": LONG})])
+    first, second = work.claim(2)
+    disk.capacity = 1_000_000
+    disk.capacity -= disk.room() or 0
+    first.fail()
+    second.fail()
+    assert [message.payload for message in dead.messages()] == [b"needs no space"]
+    assert work.counts()["failed"] == 1
+    disk.capacity = None
+    assert [message.payload for message in dead.messages()] == [b"needs no space", b"needs some"]
+    store.close()
+
+
 def test_a_file_that_a_person_dropped_moves_as_it_is(folder: Path, store: Store) -> None:
     (folder / "queues" / "jobs" / "photo.jpg").write_bytes(b"picture")
     [message] = store.queue("jobs").messages()

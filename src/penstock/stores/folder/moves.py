@@ -101,49 +101,49 @@ def cross(
     Not those that another process has put back meanwhile. On a full disk it moves those that have a new name by
     then, or raises if there are none.
     """
-    if not leaving:
-        return []
     tree.sync(tree.held, *sorted({home(folder, queue) for _, folder, _ in leaving}))
-    crossing = _announce(tree, queue, leaving)
-    decided: list[tuple[Won, str, Move]] = []
-    for number, (won, _, move) in enumerate(crossing):
+    decided: dict[str, str] = {}  # private names of the messages that move, by their ids
+    for won in _announce(tree, queue, leaving):
         path = tree.private(MOVE, queue, won.uid)
         try:
             moved = tree.move(won.held, path)
         except OSError as error:
-            if not decided or not is_full(error):
-                raise
-            for other, folder, _ in crossing[number:]:
-                tree.put_back(other.held, folder, queue, other.uid)
-            break
+            if decided and is_full(error):
+                break
+            raise
         if moved:
             tree.take_effect()
-            decided.append((won, path, move))
+            decided[won.uid] = path
     tree.sync(tree.held)
-    arrived = complete(tree, [path for _, path, _ in decided])
-    for won, _, move in decided:
+    arrived = complete(tree, list(decided.values()))
+    moved_on = []
+    for won, folder, move in leaving:
+        if won.uid not in decided:
+            tree.put_back(won.held, folder, queue, won.uid)
+            continue
         before = won.stamp
         tree.drop_values(before.reason, before.history, before.holder.reason if before.holder else None)
         if move.headers is not None:
             tree.drop_values(before.headers)
-    return [(won, move, arrived.get(move.uid)) for won, _, move in decided]
+        moved_on.append((won, move, arrived.get(move.uid)))
+    return moved_on
 
 
-def _announce(tree: Tree, queue: str, leaving: Sequence[tuple[Won, str, Move]]) -> list[tuple[Won, str, Move]]:
-    """Write the attribute `move`, and what of the past may be repeated; without those that are gone."""
+def _announce(tree: Tree, queue: str, leaving: Sequence[tuple[Won, str, Move]]) -> list[Won]:
+    """Write the attribute `move`, and what of the past may be repeated; the messages that are still there."""
     there, outcomes = [], []
-    for won, folder, move in leaving:
+    for won, _, move in leaving:
         with suppress(FileNotFoundError):  # another process took this one for dead
             tree.stamp(won.held, {"move": move.to_bytes()})
             if (outcome := _outcomes(tree, queue, won, move.at)) is not None:
                 outcomes.append((outcome, won.uid))
-            there.append((won, folder, move))
-    synced = set(_sync_files(tree, [*(outcome for outcome, _ in outcomes), *(won.held for won, _, _ in there)]))
+            there.append(won)
+    synced = set(_sync_files(tree, [*(outcome for outcome, _ in outcomes), *(won.held for won in there)]))
     for outcome, uid in outcomes:
         tree.move(outcome, tree.place(REMOVE, queue, uid))
     if outcomes:
         tree.sync(REMOVE)
-    return [each for each in there if each[0].held in synced]
+    return [won for won in there if won.held in synced]
 
 
 def _outcomes(tree: Tree, queue: str, won: Won, now: int) -> str | None:
