@@ -14,22 +14,27 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from click.testing import CliRunner
 
 import penstock
 from penstock import Draft, NotSupported, QueueFull, SimulatedClock, Store
 from penstock.cli import cli
+from penstock.contract.settings import Settings
+from penstock.contract.tables import Target
 from penstock.errors import StoreCorrupt
 from penstock.stores.folder import doctor, layout, stamps
 from penstock.stores.folder.backend import open_folder
 from penstock.stores.folder.daemons import mover
+from penstock.stores.unowned import FrameLoader
 from tests.harness.children import Log, is_killed_before, noted
 from tests.http.serving import ask, serving
 from tests.simulated_disk import SimulatedDisk
 from tests.stores.folder.test_folder_store import bare
 
 SPAWN = multiprocessing.get_context("spawn")
+TIMES = ("received_at", "expires_at", "claimed_at", "settled_at")
 LONG = "x" * 700  # too long for an attribute
 
 
@@ -181,6 +186,27 @@ def test_dead_letters_of_clients_of_mq_core_and_of_the_command_line(folder: Path
     assert run("show", "work")["counts"]["available"] == 1
     assert run("move", "work", "default", *os.listdir(folder / "queues" / "work")) == {"moved": 1}
     assert [each["counts"]["available"] for each in run("list")] == [0, 1, 0]
+
+
+def test_a_load_makes_queues_with_their_dead_letter_queue_and_what_had_failed_goes_there(folder: Path) -> None:
+    url = f"folder:{folder}"
+    queues = {"work": Settings(dead_letter="dead"), "dead": Settings()}
+    rows = {
+        "payload": pa.array(["failed", "waits"]),
+        "queue": pa.array(["work", "work"]),
+        "state": pa.array(["failed", "available"]),
+        "attempts": pa.array([5, 1], pa.int32()),
+        "reason": pa.array(["no disk", None]),
+        "consumer": pa.nulls(2, pa.string()),
+        "history": pa.nulls(2, pa.list_(pa.struct([]))),
+    }
+    rows |= {name: pa.nulls(2, pa.timestamp("us", "UTC")) for name in TIMES}
+    loader = FrameLoader(Target(url, None, "monday", queues, True), os.getpid())
+    loader.commit([loader.stage([pa.RecordBatch.from_pydict(rows)], 0, 0)])
+    with penstock.open(url) as store:
+        [letter] = store.queue("dead").messages()
+        assert (letter.payload, letter.headers["penstock.reason"]) == (b"failed", "no disk")
+        assert [message.payload for message in store.queue("work").messages()] == [b"waits"]
 
 
 # Among processes

@@ -81,6 +81,7 @@ class FolderBackend(Unowned):
         self._ballast = Ballast(self.shared, ballast, self._keep_done)
         self._queues: dict[str, FolderQueue] = {}
         self._moves = Moves(self._queues, threads)
+        self._kept_back: dict[str, float] = {}  # when the disk last kept the dead letters of a queue back
         self._made: dict[str, Listed] = {}  # the catalog's entries of `_queues`
         self._unread = True  # whether the catalog must be read, because the last reading failed
         self._checked = steady.monotonic()
@@ -327,10 +328,16 @@ class FolderBackend(Unowned):
         """
         queues = list(self._moves.sources) if queue is None else [queue]
         for source in [each for name in queues for each in self._moves.concerned(name)]:
-            with suppress(DiskFull, StoreUnavailable), self._guard:
-                if look:
-                    source.look(eager)
-                self._moves.bury(source, eager)
+            now = self._clock.monotonic()
+            if not eager and now - self._kept_back.get(source.name, -SECOND) < SECOND:
+                continue
+            try:
+                with self._guard:
+                    if look:
+                        source.look(eager)
+                    self._moves.bury(source, eager)
+            except (DiskFull, StoreUnavailable):
+                self._kept_back[source.name] = now
         self.shared.tree.begin()
 
     def _look(self, queue: str) -> None:

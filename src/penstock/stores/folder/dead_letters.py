@@ -36,7 +36,7 @@ class Moves:
         found = [self._queues.get(name) for name in (queue, *self.sources.get(queue, ()))]
         return [each for each in found if each is not None and each.settings.dead_letter is not None]
 
-    def bury(self, source: SendingQueue, eager: bool = False) -> None:
+    def bury(self, source: SendingQueue, eager: bool) -> None:
         """Move failed messages to the dead-letter queue, as many as it takes; `eager`: see QueueView.refresh()."""
         target = self._queues.get(source.settings.dead_letter or "")
         if not source.has_dead or target is None or target is source or not target.has_room(eager):

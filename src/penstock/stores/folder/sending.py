@@ -20,7 +20,7 @@ Headers = Callable[[Mapping[str, str], str | None], dict[str, str]]  # from head
 class SendingQueue(PuttingQueue):
     """A queue whose messages may move to another one."""
 
-    def look(self, eager: bool = True) -> None:
+    def look(self, eager: bool) -> None:
         """End leases and delays that are over; `eager`: look at what other processes have done, too."""
         self.refresh(eager=eager)
         self.advance()
