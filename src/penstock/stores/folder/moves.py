@@ -44,14 +44,13 @@ def take(tree: Tree, queue: str, folders: Sequence[tuple[str, str]], now: int) -
     """Take messages that wait or have failed, (id, folder) each."""
     taking = Taking()
     for uid, folder in folders:
-        place = tree.place(folder, queue, uid)
+        place, held = tree.place(folder, queue, uid), None
         try:
             if not tree.is_message(place) or not tree.is_ours(place, times=folder == DELAY):
                 (taking.staying if tree.disk.exists(place) else taking.missing).append(uid)
                 continue
             in_flight = folder == DELAY and tree.stamp_of(place, uid).is_held
             until = tree.until(place)
-            held = None
             if not in_flight:
                 held = tree.take(folder, queue, uid, 0 if folder == QUEUES else until, redriven=False)
             if held is None:
@@ -75,6 +74,8 @@ def take(tree: Tree, queue: str, folders: Sequence[tuple[str, str]], now: int) -
         except PermissionError as error:
             if tree.is_ours(place, times=folder == DELAY):  # then the folder is write-protected, not the file
                 raise
+            if held is not None:
+                tree.put_back(held, folder, queue, uid)
             tree.skip(place, refusal(place, error))
             taking.staying.append(uid)
     return taking
