@@ -17,7 +17,7 @@ from penstock import (
 from tests.conformance.stores import StoreUnderTest
 
 pytestmark = pytest.mark.many_queues
-UNOWNED = ("text", "folder")
+UNOWNED = ("folder",)
 
 
 @pytest.fixture
