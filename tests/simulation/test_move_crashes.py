@@ -7,6 +7,7 @@ from contextlib import suppress
 from copy import deepcopy
 from dataclasses import dataclass, field
 from random import Random
+from typing import Any
 
 import pytest
 
@@ -14,12 +15,20 @@ from penstock import PenstockError, SimulatedClock
 from penstock.contract.message import Entry
 from penstock.contract.operations import Ack, Claim, Create, Fail, Messages, Move, Put, Redrive
 from penstock.contract.settings import Settings
-from penstock.stores.journal.store import JournalBackend, open_journal
+from penstock.stores.journal.store import open_journal
+from penstock.stores.text.backend import open_text
 from tests.simulated_disk import Keep, SimulatedDisk
 
 FOLDER = "/data"
 KEEPS: tuple[Keep, ...] = ("nothing", "everything", "some", "some")
 HARMLESS = {"open", "size", "read", "listdir", "exists", "is_folder", "status", "lock", "unlock", "close"}
+
+
+OPENERS: dict[str, Callable[..., Any]] = {
+    "journal": lambda **options: open_journal(FOLDER, segment_size=2_000, **options),
+    "text": lambda **options: open_text(f"text:{FOLDER}", **options),
+}
+each_kind = pytest.mark.parametrize("kind", OPENERS)
 
 
 @dataclass
@@ -37,13 +46,14 @@ class World:
     disk: SimulatedDisk
     clock: SimulatedClock = field(default_factory=SimulatedClock)
     told: Told = field(default_factory=Told)
+    kind: str = "journal"
 
-    def open(self) -> JournalBackend:
-        self.backend = open_journal(FOLDER, clock=self.clock, disk=self.disk, segment_size=2_000)
+    def open(self) -> Any:
+        self.backend = OPENERS[self.kind](clock=self.clock, disk=self.disk)
         return self.backend
 
     def put(self, queue: str, *payloads: bytes, group: str | None = None) -> list[str]:
-        ids = self.backend.run(Put(queue, [Entry(payload, group=group) for payload in payloads]))
+        ids: list[str] = self.backend.run(Put(queue, [Entry(payload, group=group) for payload in payloads]))
         self.told.places |= dict.fromkeys(payloads, queue)
         return ids
 
@@ -65,12 +75,12 @@ def dead_letters(world: World) -> None:
     world.put("mails", b"d", b"e" * 900)
     world.put("dead", b"own")
     for queue, dying in (("jobs", [b"a"]), ("mails", [b"d", b"e" * 900])):
-        claimed = store.run(Claim(queue, 9))
+        claimed = store.run(Claim(queue, 9, consumer="c"))
         assert [message.payload for message in claimed] == dying
         receipts = [message.receipt or "" for message in claimed]
         world.doing("dead", dying, lambda: store.run(Fail(queue, receipts, reason="no")))  # noqa: B023
     store.pack("dead")
-    store.run(Claim("jobs", 9, lease=5))
+    store.run(Claim("jobs", 9, lease=5, consumer="c"))
     world.clock.advance(5)
     world.doing("dead", [b"b"], lambda: found_in(store))
     world.told.leaving = {b"a": "jobs", b"b": "jobs", b"d": "mails", b"e" * 900: "mails"}
@@ -79,7 +89,7 @@ def dead_letters(world: World) -> None:
     world.told.leaving = {}
     store.close()
     store = world.open()
-    [message] = store.run(Claim("jobs"))
+    [message] = store.run(Claim("jobs", consumer="c"))
     del world.told.places[message.payload]
     store.run(Ack("jobs", [message.receipt or ""]))
     store.close()
@@ -101,9 +111,9 @@ def moves_by_hand(world: World) -> None:
     store.close()
 
 
-def crash_states(script: Callable[[World], None]) -> Iterator[tuple[World, str]]:
+def crash_states(script: Callable[[World], None], kind: str = "journal") -> Iterator[tuple[World, str]]:
     """What a power cut leaves before each operation, in several ways, with what was told by then."""
-    world = World(SimulatedDisk(Random(0)))
+    world = World(SimulatedDisk(Random(0)), kind=kind)
     states: list[tuple[World, str]] = []
 
     def look(name: str, path: str) -> None:
@@ -112,7 +122,7 @@ def crash_states(script: Callable[[World], None]) -> Iterator[tuple[World, str]]
                 left = world.disk.if_it_crashed(Random(f"{len(states)}"), keep)
                 clock = SimulatedClock(world.clock.now())
                 where = f"{len(world.disk.trace)} {name} {path} {keep}"
-                states.append((World(left, clock, deepcopy(world.told)), where))
+                states.append((World(left, clock, deepcopy(world.told), kind), where))
 
     world.disk.before_operation = look
     script(world)
@@ -120,7 +130,7 @@ def crash_states(script: Callable[[World], None]) -> Iterator[tuple[World, str]]
     yield from states
 
 
-def found_in(backend: JournalBackend) -> Counter[tuple[bytes, str]]:
+def found_in(backend: Any) -> Counter[tuple[bytes, str]]:
     return Counter(
         (message.payload, info.name) for info in backend.queues() for message in backend.run(Messages(info.name))
     )
@@ -132,32 +142,38 @@ def check(world: World, where: str) -> None:
     assert all(count == 1 for count in found.values()), where
     payloads = Counter(payload for payload, _ in found)
     assert all(count == 1 for count in payloads.values()), (where, found)
-    for payload, place in world.told.places.items():
-        assert (payload, place) in found or (payload, world.told.leaving.get(payload)) in found, (where, payload)
+    assert_is_told(world, found, where)
     backend.close()
     assert found_in(world.open()) == found, where
     world.backend.close()
 
 
+def assert_is_told(world: World, found: Counter[tuple[bytes, str]], where: str) -> None:
+    for payload, place in world.told.places.items():
+        assert (payload, place) in found or (payload, world.told.leaving.get(payload)) in found, (where, payload)
+
+
+@each_kind
 @pytest.mark.parametrize("script", [dead_letters, moves_by_hand], ids=lambda script: script.__name__)
 def test_a_message_that_moves_is_in_exactly_one_queue_after_any_power_cut(
-    script: Callable[[World], None],
+    script: Callable[[World], None], kind: str
 ) -> None:
     looked = 0
-    for world, where in crash_states(script):
+    for world, where in crash_states(script, kind):
         check(world, where)
         looked += 1
     assert looked > 100
 
 
-def test_a_crash_while_an_interrupted_move_is_finished_does_no_harm() -> None:
+@each_kind
+def test_a_crash_while_an_interrupted_move_is_finished_does_no_harm(kind: str) -> None:
     """Opening finishes the move; the power goes before each of its operations, too."""
     looked = 0
     choice = Random(7)
-    for world, where in crash_states(moves_by_hand):
+    for world, where in crash_states(moves_by_hand, kind):
         if len(world.told.leaving) < 2 or choice.random() > 0.03:
             continue
-        for again, second in crash_states(lambda later, first=world: reopened(later, first)):  # type: ignore[misc]
+        for again, second in crash_states(lambda later, first=world: reopened(later, first), kind):  # type: ignore[misc]
             again.told = world.told
             check(again, f"{where} / {second}")
             looked += 1
@@ -166,15 +182,17 @@ def test_a_crash_while_an_interrupted_move_is_finished_does_no_harm() -> None:
 
 def reopened(later: World, first: World) -> None:
     first.disk.before_operation, later.disk = later.disk.before_operation, first.disk
-    later.open().close()
+    found_in(later.open())
+    later.backend.close()
 
 
+@each_kind
 @pytest.mark.parametrize("error", [errno.EIO, errno.ENOSPC], ids=["EIO", "ENOSPC"])
-def test_a_move_that_an_error_interrupts_leaves_each_message_in_one_queue(error: int) -> None:
+def test_a_move_that_an_error_interrupts_leaves_each_message_in_one_queue(error: int, kind: str) -> None:
     operation = failed = 0
     while True:
         operation += 1
-        world = World(SimulatedDisk(Random(0)))
+        world = World(SimulatedDisk(Random(0)), kind=kind)
         world.disk.fail_at(operation, error)
         with suppress(PenstockError, OSError):
             moves_by_hand(world)
