@@ -1,4 +1,4 @@
-"""A process that moves messages of a text store is killed; others have the store open, and people edit its files."""
+"""A process that moves messages of a text store is killed; others have the store open, people edit its files."""
 
 from collections import Counter
 from collections.abc import Callable, Iterator

@@ -315,8 +315,9 @@ class Moves:
     @contextmanager
     def _at(self, path: str) -> Iterator[TextFileQueue | None]:
         """The queue in a file, also if it is no queue of this store; None if there is none."""
-        known = self._backend.in_use(path)
-        if known is not None or not self._disk.exists(path):
+        is_there = self._disk.exists(path)
+        known = self._backend.in_use(path) if is_there else None
+        if known is not None or not is_there:
             yield known
             return
         queue = self._backend.working(stem_of(os.path.basename(path)), path)
