@@ -9,8 +9,9 @@ import pytest
 
 from penstock import SimulatedClock
 from penstock.contract.message import Entry
-from penstock.contract.operations import Ack, Claim, Create, Fail, Messages, Move, Put, Redrive
+from penstock.contract.operations import Ack, Claim, Counts, Create, Fail, Messages, Move, Put, Redrive
 from penstock.contract.settings import Settings
+from penstock.stores.text import storage
 from penstock.stores.text.backend import TextBackend, open_text
 from penstock.stores.text.format import parse
 from tests.simulated_disk import Keep, SimulatedDisk
@@ -190,3 +191,24 @@ def test_an_editor_that_saves_while_messages_move_loses_and_doubles_none(share: 
         found = found_in(machine.open())
         del found[b"buy milk"]
         assert found == ALL, f"saved before operation {number}"
+
+
+def test_on_a_full_disk_dead_letters_stay_failed_and_all_else_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(storage, "SPARE", 2_000)
+    machine = Machine()
+    store = machine.open()
+    store.run(Create("dead", Settings()))
+    store.run(Create("a", Settings(max_attempts=1, dead_letter="dead")))
+    payloads = [b"%d" % number * 50 for number in range(10, 40)]
+    store.run(Put("a", [Entry(payload) for payload in payloads]))
+    machine.disk.capacity = 10**9
+    machine.disk.capacity -= machine.disk.room() or 0  # not a byte is left
+    for _ in range(10):
+        first, second, third = store.run(Claim("a", 3, consumer="c"))
+        store.run(Fail("a", [first.receipt or ""]))
+        store.run(Ack("a", [second.receipt or "", third.receipt or ""]))
+    assert store.run(Counts("a"))["failed"] == 10
+    assert not store.run(Counts("dead"))["available"]
+    machine.disk.capacity = None
+    assert [message.payload for message in store.run(Messages("dead"))] == payloads[::3]
+    assert store.run(Counts("a"))["failed"] == 0

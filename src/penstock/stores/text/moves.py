@@ -50,7 +50,7 @@ from penstock.stores.text.storage import Edited
 from penstock.stores.text.variables import facts, read_head
 from penstock.stores.text.view import FAR, View
 from penstock.system.clock import SteadyClock
-from penstock.system.files import Disk, Status, is_refused, unavailable
+from penstock.system.files import Disk, Status
 from penstock.system.threads import Threads
 
 if TYPE_CHECKING:
@@ -246,14 +246,12 @@ class Moves:
             there.ledger.check_values(len(each.draft.payload), each.draft.priority)
         there.ledger.check_room(len(leavers))
         ids = [os.urandom(8).hex() for _ in seqs]
+        entries = target.entries(there, now, leavers, ids)
+        target.storage.make_room(
+            entries
+        )  # or else every try on a full disk would write into the source's mutex file
         source.announce(here, now, Leaving(_path(target, source), dict(zip(seqs, ids, strict=True))))
-        try:
-            target.take_over(there, now, leavers, ids, _path(source, target))
-        except (DiskFull, OSError) as error:
-            if isinstance(error, OSError) and not is_refused(error):
-                raise
-            source.give_up(here, now, [])
-            raise error if isinstance(error, DiskFull) else unavailable(target.path, error) from error
+        target.take_over(there, now, leavers, ids, entries, _path(source, target))
         with suppress(Edited):  # the next operation finishes it
             source.give_up(here, now, seqs)
             target.has_all(there, now)

@@ -30,6 +30,7 @@ from penstock.stores.text.format import (
     Entry,
     dropped,
     parse,
+    parse_one,
     without,
 )
 from penstock.stores.text.ledger import held_under, noted
@@ -357,16 +358,27 @@ class TextFileQueue(LockedQueue, UnownedQueue):
             notes.append((seq, note))
         self.storage.record({"at": now, "leaving": leaving_as_json(leaving, view)}, notes, [])
 
-    def take_over(self, view: View, now: int, leavers: Sequence[Leaver], ids: Sequence[str], source: str) -> None:
-        """Durably put messages that come from the queue in another file."""
-        drafts, visible, expires = zip(*leavers, strict=True)
-        view.ledger.take_over(drafts, visible, expires, None, now)
-        entries = [
+    def entries(self, view: View, now: int, leavers: Sequence[Leaver], ids: Sequence[str]) -> list[bytes]:
+        """The entries of messages that come from another queue."""
+        made = [
             new_entry(each.draft, name, now, each.visible_at, each.expires_at)
             for each, name in zip(leavers, ids, strict=True)
         ]
-        crcs = [_text_crc(entry) for entry in entries]
-        entries = _with_ends(entries, view.line_end)
+        return _with_ends(made, view.line_end)
+
+    def take_over(
+        self,
+        view: View,
+        now: int,
+        leavers: Sequence[Leaver],
+        ids: Sequence[str],
+        entries: Sequence[bytes],
+        source: str,
+    ) -> None:
+        """Durably put messages that come from the queue in another file."""
+        drafts, visible, expires = zip(*leavers, strict=True)
+        view.ledger.take_over(drafts, visible, expires, None, now)
+        crcs = [crc32(parse_one(entry, 0).content) for entry in entries]
         offsets = self.storage.append(entries, ids, now, taken=source)
         for entry, crc, each, offset in zip(entries, crcs, ids, offsets, strict=True):
             view.table.add(offset, len(entry), crc, now, QUEUED, each)

@@ -427,6 +427,18 @@ class TextStorage:
                 wanted = kept
             self._room = size + wanted
 
+    def make_room(self, entries: Sequence[bytes]) -> None:
+        """Reserve space for an append; DiskFull."""
+        view = self.current()
+        kept = SPARE + _EACH * view.ledger.state.waiting()
+        try:
+            self._have_room(view, len(entries) + 1, kept + SPARE // 4, kept)
+            self._files.file.reserve(view.end + sum(map(len, entries)) + 1)
+        except OSError as error:
+            if not is_full(error):
+                raise
+            raise self._full() from error
+
     def probe(self) -> None:
         """Write the seal again, which fails if the files cannot be written."""
         view = self.current()
