@@ -247,9 +247,8 @@ class Moves:
         there.ledger.check_room(len(leavers))
         ids = [os.urandom(8).hex() for _ in seqs]
         entries = target.entries(there, now, leavers, ids)
-        target.storage.make_room(
-            entries
-        )  # or else every try on a full disk would write into the source's mutex file
+        # First, or else every try on a full disk would write into the source's mutex file.
+        target.storage.make_room(entries)
         source.announce(here, now, Leaving(_path(target, source), dict(zip(seqs, ids, strict=True))))
         target.take_over(there, now, leavers, ids, entries, _path(source, target))
         with suppress(Edited):  # the next operation finishes it
