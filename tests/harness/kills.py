@@ -17,7 +17,7 @@ from penstock.stores.journal import replay
 from penstock.stores.text.format import parse
 from penstock.stores.text.variables import body
 from tests.harness.children import Child, Log, is_killed_before, noted, scenario
-from tests.harness.scenarios import QUEUE, open_alone, settings_told
+from tests.harness.scenarios import DYING, PLACES, QUEUE, open_alone, settings_told
 from tests.harness.workers import EXPIRING
 from tests.history import History
 from tests.stores.slate import document
@@ -153,6 +153,47 @@ def feed(history: History, log: Path) -> None:
         with log.open(newline="\n") as lines:
             history.feed(lines)
         log.unlink()
+
+
+class MoveSeries:
+    """Processes that move messages between the queues of one store, one after the other, each killed."""
+
+    def __init__(self, url: str, folder: Path, seed: int) -> None:
+        self.url, self.logs, self.seed, self.random = url, folder, seed, Random(seed)
+        self.moved = 0
+        with penstock.open(url) as store:
+            for place in PLACES[1:]:
+                store.create(place)
+            store.create(DYING, max_attempts=1, dead_letter=PLACES[-1])
+
+    def run(self, kills: int) -> None:
+        for number in range(kills):
+            log = self.logs / f"{self.seed}.{number}.log"
+            with scenario("move", log, log.stem, self.url) as child:
+                child.wait_until_ready()
+                time.sleep(self.random.uniform(0.1, 1))
+                self.strike(child)
+            self.look()
+
+    def strike(self, child: Child) -> None:
+        child.kill()
+
+    def look(self) -> None:
+        """Each message is in exactly one queue, unless it was acknowledged."""
+        told = noted(*self.logs.glob("*.log"))
+        putting, put = ({each for note in told for each in note.get(what, ())} for what in ("putting", "put"))
+        acking, acked = ({note[what] for note in told if what in note} for what in ("acking", "acked"))
+        with penstock.open(self.url) as store:
+            listed = Counter[str]()
+            for place in PLACES:
+                there = [message.payload.decode() for message in store.queue(place).messages()]
+                listed.update(there)
+                self.moved += len(there) if place != DYING else 0
+            assert not store.queue(DYING).counts()["failed"]
+        assert set(listed.values()) <= {1}, "a message is in two queues"
+        assert not listed.keys() & acked, "a message that was acknowledged is back"
+        assert put - listed.keys() <= acking, "a message is lost"
+        assert listed.keys() <= putting
 
 
 # Killed before a single step.

@@ -177,6 +177,50 @@ def stream(log: Log, name: str, url: str, path: str) -> None:
             start = batch
 
 
+DYING, PLACES = "dying", ("dying", "other", "dead")
+
+
+def move(log: Log, name: str, url: str) -> None:
+    """Move messages between PLACES, by hand, as dead letters and back, and acknowledge some, from many threads."""
+    with penstock.open(url) as store:
+        queues = [store.queue(place) for place in PLACES]
+        dying, _, dead = queues
+
+        def produce() -> None:
+            for number in range(sys.maxsize):
+                payloads = [f"{name} {number} {each}" for each in range(5)]
+                log.note(putting=payloads)
+                dying.put_many(payloads)
+                log.note(put=payloads)
+                while sum(map(len, queues)) > 100:
+                    time.sleep(0.01)
+
+        def carry(number: int) -> None:
+            random = Random(f"{name} {number}")
+            while True:
+                source, target = random.sample(queues, 2)
+                waiting = [message.id for message in source.peek(20)]
+                source.move(target.name, *random.sample(waiting, len(waiting) // 2))
+                dead.redrive()
+
+        def consume() -> None:
+            for number in range(sys.maxsize):
+                for message in dying.claim(3, wait=0.1):
+                    if number % 4:
+                        message.fail(reason="odd")
+                        continue
+                    log.note(acking=message.payload.decode())
+                    message.ack()
+                    log.note(acked=message.payload.decode())
+
+        in_thread(produce)
+        in_thread(carry, 1)
+        in_thread(carry, 2)
+        in_thread(consume)
+        ready()
+        threading.Event().wait()
+
+
 ROUTED: dict[str, dict[str, Any]] = {
     "all": {"filter": "kind = 'a' OR kind = 'b'"},
     "again": {"filter": "kind IN ('a', 'b')"},
@@ -337,7 +381,7 @@ def _killed() -> None:
 
 
 SCENARIOS: dict[str, Callable[..., None]] = {
-    scenario.__name__: scenario for scenario in (use, share, stream, publish, work, fork)
+    scenario.__name__: scenario for scenario in (use, share, stream, move, publish, work, fork)
 }
 
 

@@ -17,7 +17,7 @@ import pytest
 
 import penstock
 from tests.harness.children import ROOT
-from tests.harness.kills import Series, is_killed_at_step
+from tests.harness.kills import MoveSeries, Series, is_killed_at_step
 
 
 def kill_often(kind: str, folder: Path, seeds: Iterable[int], kills: int) -> None:
@@ -31,7 +31,7 @@ def kill_often(kind: str, folder: Path, seeds: Iterable[int], kills: int) -> Non
 
 @pytest.mark.parametrize(
     ("kind", "seeds", "kills"),
-    [("journal", [4, 5, 6], 10), ("text", [7, 8], 8), ("slate", [7, 8], 6), ("folder", [1], 5)],
+    [("journal", [4, 5], 8), ("text", [7], 8), ("slate", [7], 6), ("folder", [1], 5)],
 )
 def test_a_killed_process_leaves_a_store_that_keeps_its_promises(
     tmp_path: Path, kind: str, seeds: list[int], kills: int
@@ -76,6 +76,15 @@ def test_a_process_killed_before_any_change_leaves_a_store_that_keeps_its_promis
     tmp_path: Path, kind: str
 ) -> None:
     check_steps(kind, tmp_path, range(1, 3_000))
+
+
+@pytest.mark.parametrize(("kind", "kills"), [("journal", 3), pytest.param("slate", 6, marks=pytest.mark.long)])
+def test_a_process_killed_while_messages_move_leaves_each_in_exactly_one_queue(
+    tmp_path: Path, kind: str, kills: int
+) -> None:
+    series = MoveSeries(f"{kind}:{tmp_path / 'store'}", tmp_path, 1)
+    series.run(kills)
+    assert series.moved
 
 
 # Beside others

@@ -44,7 +44,7 @@ def counts(url: str, restored: bool) -> dict[str, int]:
     return {name: sum(each.values()) for name, each in found.items()}
 
 
-@pytest.mark.parametrize("restore", [False, True])
+@pytest.mark.parametrize("restore", [pytest.param(False, marks=pytest.mark.long), True])
 @pytest.mark.parametrize("kind", ["text", "folder"])
 def test_a_killed_driver_leaves_each_queue_with_all_of_its_messages_or_none(
     kind: str, restore: bool, tmp_path: Path

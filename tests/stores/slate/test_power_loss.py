@@ -19,7 +19,7 @@ import pytest
 
 import penstock
 from tests.harness.children import Child
-from tests.harness.kills import Series
+from tests.harness.kills import MoveSeries, Series
 from tests.stores.slate import loop_disk
 from tests.stores.slate.loop_disk import LoopDisk
 
@@ -78,6 +78,31 @@ def test_after_a_power_cut_a_slate_store_has_everything_that_it_acknowledged(tmp
     disk = LoopDisk(tmp_path)
     try:
         PowerSeries(tmp_path, disk, 500 + seed).run(16)
+    finally:
+        disk.close()
+
+
+class MovePowerSeries(MoveSeries):
+    """Processes that move messages, each until the power is cut."""
+
+    def __init__(self, folder: Path, disk: LoopDisk, seed: int) -> None:
+        self.disk = disk
+        super().__init__(f"slate:{disk.mounted / 'store'}", folder, seed)
+
+    def strike(self, child: Child) -> None:
+        with neighbour(self.disk.mounted):
+            time.sleep(self.random.uniform(0, 1))
+            self.disk.cut_power()
+        child.stop(signal.SIGKILL)
+        self.disk.restore_power()
+
+
+def test_after_a_power_cut_each_message_that_moved_is_in_exactly_one_queue(tmp_path: Path) -> None:
+    disk = LoopDisk(tmp_path)
+    try:
+        series = MovePowerSeries(tmp_path, disk, 700)
+        series.run(16)
+        assert series.moved
     finally:
         disk.close()
 
