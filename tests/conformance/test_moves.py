@@ -7,6 +7,7 @@ import pytest
 from penstock import (
     Draft,
     InvalidArgument,
+    LeaseExpired,
     NotSupported,
     Queue,
     QueueFull,
@@ -60,6 +61,24 @@ def test_a_message_that_fails_for_good_goes_to_the_dead_letter_queue(
     assert letter.headers == {"type": "order", "penstock.origin": "jobs", "penstock.reason": "no disk"}
     assert (letter.state, letter.attempts, letter.reason) == ("available", 0, None)
     assert dead.claim()[0].payload == b"a"
+
+
+def test_what_a_consumer_settled_may_be_repeated_after_its_message_has_moved(
+    moving: Store, jobs: Queue, dead: Queue, clock: SimulatedClock
+) -> None:
+    jobs.put_many([b"fails", b"comes back", b"expires"])
+    fails, comes_back, _ = jobs.claim(3, lease=5)
+    fails.fail(reason="no disk")
+    comes_back.release()
+    assert jobs.move("default", comes_back.id) == 1
+    clock.advance(5)
+    assert dead.count() == 2
+    for _ in range(2):
+        fails.fail(reason="no disk")
+        comes_back.release()
+    with pytest.raises(LeaseExpired):
+        fails.ack()
+    assert [message.headers["penstock.reason"] for message in dead.messages()] == ["no disk", "lease expired"]
 
 
 def test_only_the_last_attempt_is_one(moving: Store, dead: Queue) -> None:

@@ -197,7 +197,8 @@ class FrameLoader:
                 files.setdefault(queue, []).append(path)
         with closing(opened(target.store)) as backend:
             run, now = Run(disk, target.store, target.run), SystemClock().now()
-            for queue, settings in target.create.items():
+            # Dead-letter queues have none themselves, and come before those that name them.
+            for queue, settings in sorted(target.create.items(), key=lambda each: bool(each[1].dead_letter)):
                 with suppress(QueueExists):
                     backend.run(Create(queue, settings))
             for queue, paths in files.items():
