@@ -99,11 +99,11 @@ class Moves:
         """The queues whose dead letters each queue takes. Changes of other processes show after a second."""
         if (now := self._clock.monotonic()) < self._next_look:
             return self._sources
-        with self._lock, suppress(OSError, StoreUnavailable):  # operations raise it
+        with self._lock, suppress(OSError, PenstockError):  # operations raise it
             letters = {}
             found = []
             for name, path in self._backend.files().items():
-                with suppress(FileNotFoundError):  # just removed
+                with suppress(OSError):  # it was removed, or may not be read
                     letters[path] = self._letter(path)
                     found.append((name, Settings(dead_letter=letters[path][1])))
             self._sources, self._letters = sources_of(found), letters
