@@ -11,6 +11,7 @@ import pytest
 
 import penstock
 from penstock import Draft, NotSupported, Queue, SimulatedClock, Store
+from penstock.contract.examination import Finding
 from penstock.stores.text import moves
 from penstock.stores.text.doctor import examine
 
@@ -172,7 +173,7 @@ class Stopped(BaseException):
     """The process was killed."""
 
 
-@pytest.fixture(params=["take_over", "give_up", "has_all"])
+@pytest.fixture(params=["take_over", "give_up", "forget_taken"])
 def interrupted(
     request: pytest.FixtureRequest,
     folder: Path,
@@ -197,16 +198,16 @@ def interrupted(
 def test_doctor_tells_of_it_and_an_operation_on_either_queue_finishes_it(
     folder: Path, clock: SimulatedClock, jobs: Queue, dead: Queue, interrupted: str
 ) -> None:
-    found = [
-        each for _, each in examine(f"text:{folder}", now=clock.now()).all_findings() if "a move of" in each.text
-    ]
+    def said() -> list[Finding]:
+        findings = examine(f"text:{folder}", now=clock.now()).all_findings()
+        return [each for _, each in findings if "a move of" in each.text]
+
+    found = said()
     assert found
     assert {each.severity for each in found} == {"note"}
     assert {each.next for each in found} == {"nothing: the next operation on either queue finishes it"}
-    (jobs if "take" in interrupted else dead).counts()
-    assert not [
-        each for _, each in examine(f"text:{folder}", now=clock.now()).all_findings() if "a move of" in each.text
-    ]
+    (jobs if interrupted == "take_over" else dead).counts()
+    assert not said()
     moved = interrupted != "take_over"
     assert (payloads(jobs), payloads(dead)) == (([], [b"a"]) if moved else ([b"a"], []))
 
@@ -227,7 +228,7 @@ def test_a_person_who_takes_one_of_the_two_files_away_keeps_the_other_in_use(
 ) -> None:
     other = dead if name == "jobs" else jobs
     (folder / f"{name}.tq").unlink()
-    has_it = {"take_over": jobs, "give_up": other, "has_all": dead}[interrupted]
+    has_it = {"take_over": jobs, "give_up": other, "forget_taken": dead}[interrupted]
     assert payloads(other) == ([b"a"] if other is has_it else [])
     other.put(b"b")
 
@@ -237,7 +238,7 @@ def test_a_message_that_a_person_takes_out_of_the_new_file_is_still_in_the_old_o
 ) -> None:
     (folder / "dead.tq").write_text("")
     assert payloads(dead) == []
-    assert payloads(jobs) == ([] if interrupted == "has_all" else [b"a"])
+    assert payloads(jobs) == ([] if interrupted == "forget_taken" else [b"a"])
 
 
 def test_the_table_for_spark_has_each_message_once(jobs: Queue, dead: Queue, interrupted: str) -> None:

@@ -35,7 +35,6 @@ from penstock.rules.moves import (
     MOVABLE,
     REFUSED,
     check_dead_letter,
-    check_target,
     of_dead_letter,
     sources_of,
     without_past,
@@ -148,6 +147,8 @@ class Moves:
             if known != takes:
                 refused = set()
             self._refused[queue.name] = takes, refused
+            if not room:
+                return
             for part in self._look(queue, lambda view, now: _parts(view, None, (FAILED,), refused, room)):
                 self._bury(queue, target, part, refused)
             if target.in_line:
@@ -185,7 +186,6 @@ class Moves:
 
     def move(self, source: TextFileQueue, target: TextFileQueue, ids: Sequence[str] | None) -> int:
         """Move messages that wait or have failed, without ids all failed ones; how many."""
-        check_target(source.name, target.name)
         if self._place(source) == self._place(target):
             raise InvalidArgument(f"queues {source.name!r} and {target.name!r} are one file: name another queue")
         states = (FAILED,) if ids is None else MOVABLE
@@ -220,8 +220,9 @@ class Moves:
             try:
                 with self._both(source, target) as (here, there):
                     if not (here.is_moving or there.is_moving):
+                        now = max(source.advance(here), target.advance(there))
                         seqs = [seq for seq in _seqs(here, ids) if _is_in(here, seq, states)]
-                        return self._transfer(source, here, target, there, seqs, headers) if seqs else 0
+                        return self._transfer(source, here, target, there, seqs, headers, now) if seqs else 0
                 for queue in (source, target):
                     self.finish(queue)
             except Edited:
@@ -239,21 +240,21 @@ class Moves:
         there: View,
         seqs: Sequence[int],
         headers: Headers,
+        now: int,
     ) -> int:
-        now = max(source.advance(here), target.advance(there))
+        # First, or else every try on a full disk would read the messages, and write into the source's mutex file.
+        target.storage.make_room(len(seqs), sum(here.table.lengths[seq] for seq in seqs))
         leavers = source.leavers(here, seqs, now, headers)
         for each in leavers:
             there.ledger.check_values(len(each.draft.payload), each.draft.priority)
         there.ledger.check_room(len(leavers))
         ids = [os.urandom(8).hex() for _ in seqs]
         entries = target.entries(there, now, leavers, ids)
-        # First, or else every try on a full disk would write into the source's mutex file.
-        target.storage.make_room(entries)
         source.announce(here, now, Leaving(_path(target, source), dict(zip(seqs, ids, strict=True))))
         target.take_over(there, now, leavers, ids, entries, _path(source, target))
         with suppress(Edited):  # the next operation finishes it
             source.give_up(here, now, seqs)
-            target.has_all(there, now)
+            target.forget_taken(there, now)
         return len(seqs)
 
     @contextmanager
@@ -278,13 +279,19 @@ class Moves:
         with queue.locked() as view:
             paths = {view.taken, view.leaving.to if view.leaving is not None else ""} - {""}
         for path in paths:
-            with self._at(os.path.normpath(os.path.join(os.path.dirname(queue.path), path))) as other:
+            with self._at(self._found(queue, path)) as other:
                 if other is None or self._place(other) == self._place(queue):
                     self._give_up(queue)
                 else:
                     with self._both(queue, other) as (here, there):
                         self._finish(queue, here, other, there)
                         self._finish(other, there, queue, here)
+
+    def _found(self, queue: TextFileQueue, path: str) -> str:
+        """The file of another queue, from its path in the mutex file of a queue."""
+        path = os.path.normpath(os.path.join(os.path.dirname(queue.path), path))
+        with errors_of_the_disk(path):
+            return self._disk.real(path)
 
     def _give_up(self, queue: TextFileQueue) -> None:
         """End a move whose other queue is gone."""
@@ -293,11 +300,11 @@ class Moves:
             if view.leaving is not None:
                 queue.give_up(view, now, [])
             if view.taken:
-                queue.has_all(view, now)
+                queue.forget_taken(view, now)
 
     def _finish(self, source: TextFileQueue, here: View, target: TextFileQueue, there: View) -> None:
-        is_open = here.leaving is not None and here.leaving.to == _path(target, source)
-        is_taken = there.taken == _path(source, target)
+        is_open = here.leaving is not None and self._found(source, here.leaving.to) == target.path
+        is_taken = there.taken and self._found(target, there.taken) == source.path
         if not (is_open or is_taken):
             return
         now = max(source.advance(here), target.advance(there))
@@ -307,7 +314,7 @@ class Moves:
             arrived = _arrived(target.storage.read_all())
             source.give_up(here, now, [seq for seq, each in here.leaving.ids.items() if each in arrived])
         if is_taken:
-            target.has_all(there, now)
+            target.forget_taken(there, now)
 
     @contextmanager
     def _at(self, path: str) -> Iterator[TextFileQueue | None]:

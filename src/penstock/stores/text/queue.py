@@ -388,7 +388,7 @@ class TextFileQueue(LockedQueue, UnownedQueue):
         view.ledger.remove(seqs, now)
         self._record(view, now, content={"leaving": {}})
 
-    def has_all(self, view: View, now: int) -> None:
+    def forget_taken(self, view: View, now: int) -> None:
         """Durably note that the messages which came from another queue have left it."""
         self.storage.record({"at": now, "taken": ""}, [], [])
 

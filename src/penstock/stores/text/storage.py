@@ -80,11 +80,12 @@ class TextStorage:
                 finally:
                     self._depth -= 1
                 return
+            self.has_effect = False
             try:
                 self._mutex.acquire()
             except FileNotFoundError:
                 raise self.gone() from None
-            self._depth, self.has_effect = 1, False
+            self._depth = 1
             try:
                 yield self._begin()
                 self._seal()
@@ -427,13 +428,13 @@ class TextStorage:
                 wanted = kept
             self._room = size + wanted
 
-    def make_room(self, entries: Sequence[bytes]) -> None:
-        """Reserve space for an append; DiskFull."""
+    def make_room(self, messages: int, size: int) -> None:
+        """Reserve space to append messages of about so many bytes; DiskFull."""
         view = self.current()
         kept = SPARE + _EACH * view.ledger.state.waiting()
         try:
-            self._have_room(view, len(entries) + 1, kept + SPARE // 4, kept)
-            self._files.file.reserve(view.end + sum(map(len, entries)) + 1)
+            self._have_room(view, messages + 1, kept + SPARE // 4, kept)
+            self._files.file.reserve(view.end + size + _LINE * messages)
         except OSError as error:
             if not is_full(error):
                 raise
