@@ -1,7 +1,6 @@
 """Moves and dead letters in text files: what the files have, several processes, and what people write."""
 
 import multiprocessing
-import threading
 from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -14,6 +13,7 @@ from penstock import Draft, NotSupported, Queue, SimulatedClock, Store
 from penstock.contract.examination import Finding
 from penstock.stores.text import moves
 from penstock.stores.text.doctor import examine
+from penstock.stores.text.files import MutexLock
 
 SPAWN = multiprocessing.get_context("spawn")
 
@@ -233,6 +233,20 @@ def test_a_person_who_takes_one_of_the_two_files_away_keeps_the_other_in_use(
     other.put(b"b")
 
 
+def test_a_file_that_a_person_puts_elsewhere_and_links_to_is_still_the_other_queue(
+    folder: Path, clock: SimulatedClock, jobs: Queue, interrupted: str
+) -> None:
+    elsewhere = folder.parent / "elsewhere"
+    elsewhere.mkdir()
+    for name in ("dead.tq", "dead.tq.mutex"):
+        (folder / name).rename(elsewhere / name)
+    (folder / "dead.tq").symlink_to(elsewhere / "dead.tq")
+    with penstock.open(f"text:{folder}", clock=clock) as store:
+        found = [payload for name in ("jobs", "dead") for payload in payloads(store.queue(name))]
+        assert found == [b"a"]
+        store.queue("dead").put(b"b")
+
+
 def test_a_message_that_a_person_takes_out_of_the_new_file_is_still_in_the_old_one(
     folder: Path, jobs: Queue, dead: Queue, interrupted: str
 ) -> None:
@@ -264,28 +278,35 @@ def test_processes_that_move_in_opposite_directions_lose_and_double_nothing(fold
         assert Counter(payload for queue in queues for payload in payloads(queue)) == put
 
 
-def test_threads_that_move_in_opposite_directions_and_publish_do_not_wait_for_each_other_forever(
-    folder: Path,
+def test_of_two_queues_every_operation_locks_the_same_first(
+    store: Store, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with penstock.open(f"text:{folder}", sync="never") as store, ThreadPoolExecutor() as threads:
-        queues = [store.create(name, filter="x = '1'") for name in ("a", "a-b")]
-        for queue in queues:
-            queue.put_many([f"{queue.name} {number}" for number in range(10)])
-        start = threading.Barrier(3)
+    one, two = [store.create(name, max_attempts=1, filter="x = '1'") for name in ("a.", "a-b")]
+    held: list[str] = []
+    seen: set[tuple[str, ...]] = set()
+    acquire, release = MutexLock.acquire, MutexLock.release
 
-        def move(source: Queue, target: Queue) -> None:
-            start.wait()
-            for _ in range(15):
-                source.move(target.name, *[message.id for message in source.messages()][:3])
+    def acquired(lock: MutexLock) -> None:
+        acquire(lock)
+        held.append(Path(lock.path).name)
+        seen.add(tuple(held))
 
-        def publish() -> None:
-            start.wait()
-            for _ in range(15):
-                store.publish(b"p", headers={"x": "1"})
+    def released(lock: MutexLock) -> None:
+        held.remove(Path(lock.path).name)
+        release(lock)
 
-        for each in (threads.submit(move, *queues), threads.submit(move, *queues[::-1]), threads.submit(publish)):
-            each.result()
-        assert sum(len(payloads(queue)) for queue in queues) == 20 + 2 * 15
+    monkeypatch.setattr(MutexLock, "acquire", acquired)
+    monkeypatch.setattr(MutexLock, "release", released)
+    for source, target in ((one, two), (two, one)):
+        source.move(target.name, source.put(b"a"))
+        source.update(dead_letter=target.name)
+        source.claim()
+        source.put(b"b")
+        source.fail(*source.claim())
+        target.redrive()
+        source.update(dead_letter=None)
+    store.publish(b"p", headers={"x": "1"})
+    assert {each for each in seen if len(each) > 1} == {("a%2E.tq.mutex", "a-b.tq.mutex")}
 
 
 def move_often(folder: str, source: str, target: str) -> None:
