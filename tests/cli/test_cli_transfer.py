@@ -237,7 +237,7 @@ def command(url: str, *arguments: str) -> list[str]:
     return [sys.executable, "-m", "penstock", "--store", url, *arguments]
 
 
-@pytest.mark.parametrize("kind", ["text", "folder"])
+@pytest.mark.parametrize("kind", ["text", pytest.param("folder", marks=pytest.mark.long)])
 def test_an_import_that_was_killed_between_batches_goes_on(tmp_path: Path, kind: str) -> None:
     file, url = numbered(tmp_path / "in.jsonl", 20_000), f"{kind}:{tmp_path / 'store'}"
     with penstock.open(url) as store:

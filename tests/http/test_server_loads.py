@@ -746,7 +746,7 @@ def test_a_kill_after_the_commit_leaves_everything(tmp_path: Path, kind: str) ->
 
 
 @STORES
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", [0, 1, *[pytest.param(seed, marks=pytest.mark.long) for seed in range(2, 20)]])
 def test_a_kill_during_the_commit_leaves_everything_or_nothing(tmp_path: Path, seed: int, kind: str) -> None:
     with ServerChild(f"{kind}:{tmp_path / 'store'}") as server:
         load, sent = send_some(server.url)

@@ -105,7 +105,7 @@ def check_leases(told: list[dict[str, Any]]) -> None:
             assert next_one["at"] >= over, (one, next_one)
 
 
-@pytest.mark.parametrize("kills", [6, pytest.param(50, marks=pytest.mark.long)])
+@pytest.mark.parametrize("kills", [3, pytest.param(50, marks=pytest.mark.long)])
 def test_ten_processes_share_a_folder_whose_owners_are_killed(tmp_path: Path, kills: int) -> None:
     shared = Shared(tmp_path, kills)
     shared.run(kills)

@@ -24,10 +24,15 @@ URLS = {
 }
 
 
-BY_TWO_WAYS = [pytest.param(kind, marks=pytest.mark.long) for kind in ("http-text", "http-folder")]
+AGAIN = ("tq", "http-text", "http-folder")  # two ways that are each tried by themselves
 
 
-@pytest.fixture(params=[*URLS, "guest", "http", *BY_TWO_WAYS])
+@pytest.fixture(
+    params=[
+        *(kind for kind in URLS if kind not in AGAIN), "guest", "http",
+        *(pytest.param(kind, marks=pytest.mark.long) for kind in AGAIN),
+    ]
+)  # fmt: skip
 def url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
     """A store that nobody has open, one whose owner is another process, or one behind a server."""
     if request.param in URLS:
