@@ -18,6 +18,7 @@ from penstock.contract.operations import Ack, Claim, Create, Fail, Messages, Mov
 from penstock.contract.settings import Settings
 from penstock.stores.folder.backend import open_folder
 from penstock.stores.journal.store import open_journal
+from penstock.stores.text.backend import open_text
 from tests.simulated_disk import Keep, SimulatedDisk
 from tests.simulation.folder_world import SimulatedNeighbours
 from tests.simulation.scheduler import Scheduler
@@ -31,9 +32,15 @@ PROCESSES = itertools.count(1)
 MACHINES = itertools.count(1)
 
 
-# A folder store makes more calls, each of less weight: `make test` tries a share of them.
+# Text and folder stores make more calls: `make test` tries a share of them.
 each_kind = pytest.mark.parametrize(
-    ("kind", "share"), [("journal", 1.0), ("folder", 0.1), pytest.param("folder", 1.0, marks=pytest.mark.long)]
+    ("kind", "share"),
+    [
+        ("journal", 1.0),
+        ("text", 0.2),
+        ("folder", 0.1),
+        *(pytest.param(kind, 1.0, marks=pytest.mark.long) for kind in ("text", "folder")),
+    ],
 )
 
 
@@ -62,6 +69,8 @@ class World:
             self.backend = open_folder(
                 FOLDER, clock=self.clock, disk=self.disk, neighbours=neighbours, ballast=1_000
             )
+        elif self.kind == "text":
+            self.backend = open_text(f"text:{FOLDER}", clock=self.clock, disk=self.disk)
         else:
             self.backend = open_journal(FOLDER, clock=self.clock, disk=self.disk, segment_size=2_000)
         return self.backend
@@ -194,7 +203,7 @@ def test_a_crash_while_an_interrupted_move_is_finished_does_no_harm(kind: str, s
     """Opening finishes the move; the power goes before each of its operations, too."""
     looked = 0
     choice = Random(7)
-    states, operations = (0.03, 1.0) if kind == "journal" else (0.01 / share**0.7, min(share, 0.3))
+    states, operations = (0.01 / share**0.7, min(share, 0.3)) if kind == "folder" else (0.03 / share, share)
     for world, where in crash_states(kind, moves_by_hand, share):
         if len(world.told.leaving) < 2 or choice.random() > states:
             continue
@@ -207,7 +216,8 @@ def test_a_crash_while_an_interrupted_move_is_finished_does_no_harm(kind: str, s
 
 def reopened(later: World, first: World) -> None:
     first.disk.before_operation, later.disk = later.disk.before_operation, first.disk
-    later.open().close()
+    found_in(later.open())  # a text store finishes nothing before
+    later.backend.close()
 
 
 @each_kind
