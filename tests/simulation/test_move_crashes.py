@@ -37,6 +37,10 @@ each_kind = pytest.mark.parametrize(
 )
 
 
+class FewerMoved(AssertionError):
+    """A move has left messages where they were: on a full disk, or if another process had them in hand."""
+
+
 @dataclass
 class Told:
     """What the program was told: where each message is that was put and not acknowledged."""
@@ -114,7 +118,8 @@ def moves_by_hand(world: World) -> None:
     store = world.open()
 
     def move(queue: str, target: str, ids: list[str]) -> None:
-        assert store.run(Move(queue, target, ids)) == len(ids)
+        if store.run(Move(queue, target, ids)) < len(ids):
+            raise FewerMoved
 
     for queue in ("a", "b"):
         store.run(Create(queue, Settings()))
@@ -224,7 +229,7 @@ def test_a_move_that_an_error_interrupts_leaves_each_message_in_one_queue(
         operation += round(1 / share)
         world = World(kind, SimulatedDisk(Random(0)))
         world.disk.fail_at(operation, error)
-        with suppress(PenstockError, OSError):
+        with suppress(PenstockError, OSError, FewerMoved):
             moves_by_hand(world)
             if world.disk.operations < operation:
                 break
@@ -243,9 +248,15 @@ def test_a_process_that_another_host_takes_for_dead_in_the_middle_of_a_move_lose
     script: Callable[[World], None], step: int
 ) -> None:
     """It was silent for a minute: the other one recovers what it has in hand, and then it goes on."""
-    whole = World("folder", SimulatedDisk(Random(0)))
+    whole, operations = World("folder", SimulatedDisk(Random(0))), []
+
+    def note(name: str, path: str) -> None:
+        if whole.told.places:
+            operations.append(whole.disk.operations)
+
+    whole.disk.before_operation = note
     script(whole)
-    for operation in range(1, whole.disk.operations, step):
+    for operation in operations[::step]:
         world = World("folder", SimulatedDisk(Random(0)))
         other = World("folder", world.disk, world.clock)
 
