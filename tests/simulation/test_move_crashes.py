@@ -44,6 +44,10 @@ each_kind = pytest.mark.parametrize(
 )
 
 
+class FewerMoved(AssertionError):
+    """A move has left messages where they were: on a full disk, or if another process had them in hand."""
+
+
 @dataclass
 class Told:
     """What the program was told: where each message is that was put and not acknowledged."""
@@ -121,14 +125,19 @@ def dead_letters(world: World) -> None:
 def moves_by_hand(world: World) -> None:
     """Messages move there and back, while both journals rotate and are packed."""
     store = world.open()
+
+    def move(queue: str, target: str, ids: list[str]) -> None:
+        if store.run(Move(queue, target, ids)) < len(ids):
+            raise FewerMoved
+
     for queue in ("a", "b"):
         store.run(Create(queue, Settings()))
     ids = world.put("a", *[b"%d" % number * 300 for number in range(6)])
     moving = [b"%d" % number * 300 for number in range(4)]
-    world.doing("b", moving, lambda: store.run(Move("a", "b", ids[:4])))
+    world.doing("b", moving, lambda: move("a", "b", ids[:4]))
     store.pack("a")
     there = [message.id for message in store.run(Messages("b"))]
-    world.doing("a", moving[:2], lambda: store.run(Move("b", "a", there[:2])))
+    world.doing("a", moving[:2], lambda: move("b", "a", there[:2]))
     store.pack("b")
     world.put("b", b"last")
     store.close()
@@ -230,7 +239,7 @@ def test_a_move_that_an_error_interrupts_leaves_each_message_in_one_queue(
         operation += round(1 / share)
         world = World(kind, SimulatedDisk(Random(0)))
         world.disk.fail_at(operation, error)
-        with suppress(PenstockError, OSError):
+        with suppress(PenstockError, OSError, FewerMoved):
             moves_by_hand(world)
             if world.disk.operations < operation:
                 break
@@ -241,3 +250,36 @@ def test_a_move_that_an_error_interrupts_leaves_each_message_in_one_queue(
                 world.backend.close()
             check(world, f"operation {operation}")
     assert failed > 20 * share
+
+
+@pytest.mark.parametrize("step", [23, pytest.param(1, marks=pytest.mark.long)])
+@pytest.mark.parametrize("script", [dead_letters, moves_by_hand], ids=lambda script: script.__name__)
+def test_a_process_that_another_host_takes_for_dead_in_the_middle_of_a_move_loses_and_doubles_nothing(
+    script: Callable[[World], None], step: int
+) -> None:
+    """It was silent for a minute: the other one recovers what it has in hand, and then it goes on."""
+    whole, operations = World("folder", SimulatedDisk(Random(0))), []
+
+    def note(name: str, path: str) -> None:
+        if whole.told.places:
+            operations.append(whole.disk.operations)
+
+    whole.disk.before_operation = note
+    script(whole)
+    for operation in operations[::step]:
+        world = World("folder", SimulatedDisk(Random(0)))
+        other = World("folder", world.disk, world.clock)
+
+        def recover(name: str, path: str, world: World = world, other: World = other, at: int = operation) -> None:
+            locked = world.disk.node(f"{FOLDER}/.penstock/locks/%").locked_by is not None
+            if world.disk.operations >= at and not locked:
+                world.disk.before_operation = None
+                other.open().close()
+
+        world.disk.before_operation = recover
+        with suppress(PenstockError, OSError, AssertionError):  # it may be told that it was too slow
+            script(world)
+        world.disk.before_operation = None
+        with suppress(PenstockError, OSError):
+            world.backend.close()
+        check(World("folder", world.disk, world.clock, world.told), f"operation {operation}")
