@@ -13,7 +13,7 @@ from urllib.parse import unquote_to_bytes
 
 import httptools
 
-from penstock.contract import loads, operations, roles, stream_operations
+from penstock.contract import loads, monitoring, operations, roles, stream_operations
 from penstock.contract.arguments import arguments, checked_consumer
 from penstock.contract.loads import AddToLoad, BeginLoad, TooManyLoads
 from penstock.contract.message import MESSAGE_FIELDS, Message
@@ -35,6 +35,7 @@ from penstock.http.server.exchange import (
     json_answer,
     json_object,
 )
+from penstock.http.server.sqs import endpoint as sqs
 from penstock.wire import frames, jsons
 
 _MOST = 16 << 20  # bytes of payloads that one claim gets; its first message may be larger
@@ -48,6 +49,16 @@ _OWN_ROOT = [b"-", b""]  # not the queue `-`
 _NAMELESS = [b"-", b"api", b"queues", b""]
 _BODY = 16 * 1024 * 1024  # the largest payload
 _BATCH = 64 * 1024 * 1024
+
+
+async def whoami(backend: Any, request: Request) -> Answer:
+    """GET /-/api/whoami."""
+    request.parameters()
+    name = None if request.holder is None else request.holder.name
+    needs_token = request.service.access is not None
+    return json_answer({"needs_token": needs_token, "name": name, "roles": roles.names(request.roles)})
+
+
 # MQ-Core: the first segment of the path is a queue's name
 _QUEUE: _Methods = {
     b"GET": Route(mqcore.show_queue, ANY_ROLE),
@@ -66,12 +77,13 @@ _OWN = {
     "GET /-/metrics": Route(metrics.metrics, READ, monitors=True),
     "GET /-/openapi.json": Route(page.openapi, ANYONE),
     "GET /-/docs": Route(page.docs, ANYONE),
+    "GET /-/api/whoami": Route(whoami, ANYONE),
 }
 
 
 def handler(kind: type[Operation[Any]]) -> Handler:
     """The handler of requests for an operation."""
-    read = reader(kind)
+    read, consumes, is_watched = reader(kind), issubclass(kind, Claim | Pop), kind.part == "watch"
 
     async def handle(backend: Any, request: Request) -> Answer:
         operation = read(request)
@@ -80,8 +92,13 @@ def handler(kind: type[Operation[Any]]) -> Handler:
             return batch_answer(request, await _page(backend.listed(operation), operation), fields)
         if isinstance(operation, AddToLoad) and batch_type(request) != frames.MEDIA_TYPE:
             operation.frame = await asyncio.to_thread(_framed, request)  # in a thread: it may have many megabytes
+        if is_watched:
+            return json_answer(await operation.call(request.service))
         try:
             result = await backend.run(operation)
+            if consumes and (consumers := request.connection.service.consumers) is not None:
+                count = len(result) if kind is Claim else result is not None
+                consumers.see(operation.queue, operation.consumer, count)
             if kind.http.then is not None:
                 result = await backend.run(kind.http.then(operation.queue))
         except TooManyLoads as error:
@@ -265,7 +282,14 @@ def tree_of(routes: Mapping[str, Route], operations: Iterable[type[Operation[Any
 
 
 _TREE = tree_of(
-    _OWN, (*operations.QUEUES, *operations.OF_MESSAGES, *stream_operations.OPERATIONS, *loads.OPERATIONS)
+    _OWN,
+    (
+        *operations.QUEUES,
+        *operations.OF_MESSAGES,
+        *stream_operations.OPERATIONS,
+        *loads.OPERATIONS,
+        *monitoring.OPERATIONS,
+    ),
 )
 
 
@@ -282,6 +306,8 @@ def find(method: bytes, target: bytes) -> tuple[Route, tuple[str, ...], bytes]:
                 "digits follow a %, and a % itself is written as %25",
             )
         methods, arguments = _resource(_parts(path))
+        if methods is _START and (method == b"POST" or b"Action=" in query):
+            methods = sqs.ROUTES
         route = methods.get(b"GET" if method == b"HEAD" else method)
         if route is None or (method == b"HEAD" and route.polls):
             raise _not_allowed(methods)
@@ -307,6 +333,8 @@ def _resource(parts: list[bytes]) -> tuple[_Methods, list[bytes]]:
         return _MESSAGES, parts[:1]
     if count == 3 and parts[1] == b"messages" and parts[2]:
         return _MESSAGE, parts[::2]
+    if count == 2 and parts[0] == sqs.PATH:
+        return sqs.ROUTES, parts[1:]
     if count == 1:
         return (_QUEUE, parts) if parts[0] else (_START, [])
     nameless = parts[:4] == _NAMELESS  # an empty name means `default` elsewhere; here a client has lost a name
