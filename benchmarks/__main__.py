@@ -31,6 +31,7 @@ def all_cells() -> list[Cell]:
         slate,
         spark,
         spark_slate,
+        sqs,
         streams,
         text,
     )
@@ -44,6 +45,7 @@ def all_cells() -> list[Cell]:
         *backlog.CELLS,
         *server.CELLS,
         *sharing.CELLS,
+        *sqs.CELLS,
         *spark.CELLS,
         *spark_slate.CELLS,
         *streams.CELLS,

@@ -182,9 +182,9 @@ async def _wait_in_vain(server: Broker, seconds: float) -> tuple[float, float]:
     consumers = await _connect(server, IDLE)
     waiting = [asyncio.create_task(each.claim(wait=IDLE_WAIT)) for each in consumers]
     await asyncio.sleep(1)  # until the server has seen them all
-    cpu = _cpu(process.pid)
+    cpu = cpu_of(process.pid)
     await asyncio.sleep(seconds)
-    cpu, grown = _cpu(process.pid) - cpu, _resident(process.pid) - before
+    cpu, grown = cpu_of(process.pid) - cpu, _resident(process.pid) - before
     if any(each.done() for each in waiting):
         raise RuntimeError("not every long poll waits")
     for each in waiting:
@@ -197,10 +197,9 @@ def _resident(pid: int) -> int:
     return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
-def _cpu(pid: int) -> float:
-    """CPU seconds that all threads of a process have used."""
-    threads = Path(f"/proc/{pid}/task").iterdir()
-    return sum(int((thread / "schedstat").read_text().split()[0]) for thread in threads) / 1e9
+def cpu_of(pid: int) -> float:
+    """CPU seconds that a process has used, threads that have ended included."""
+    return time.clock_gettime(~pid << 3 | 2)  # the number of its CPU clock, as clock_getcpuclockid(3) makes it
 
 
 def _allow_files(count: int) -> None:

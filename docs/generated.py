@@ -13,7 +13,10 @@ from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
 
 from penstock.cli import cli
+from penstock.contract.roles import ANY_ROLE, names
 from penstock.http.server.openapi import document
+from penstock.http.server.sqs.actions import ACTIONS, Action
+from penstock.http.server.sqs.shapes import Member, Text, Whole
 
 ROOT = Path(__file__).parent.parent
 
@@ -23,6 +26,7 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
     pages = {
         "reference/cli.md": command_line(),
         "reference/http.md": routes(),
+        "reference/sqs.md": sqs_actions(),
         "architecture.md": beside_docs("ARCHITECTURE.md"),
         "changelog.md": beside_docs("CHANGELOG.md"),
     }
@@ -146,6 +150,52 @@ def route(method: str, path: str, operation: Mapping[str, Any], described: Mappi
     good = [f"{status}: {answer['description']}" for status, answer in answers if status < "3"]
     bad = sorted({status for status, _ in answers if status >= "4"})
     yield f"Answers {' '.join(good)}" + (f" Errors: {', '.join(bad)}." if bad else "")
+
+
+# SQS
+
+
+def sqs_actions() -> str:
+    """Every action of SQS, from the declarations."""
+    rows = [
+        f"| `{action.name}` | {roles_of(action.role)} | {cell(action.runs)} | {cell(action.note)} |"
+        for action in ACTIONS.values()
+    ]
+    head = [
+        "# SQS actions",
+        "Made from the declarations of the server. [Amazon SQS](../sqs.md) says how to use it, and what differs.",
+        "\n".join(["| action | role | carried out by | |", "|---|---|---|---|", *rows]),
+        "## Members and limits",
+        "Members in bold are required. Amazon's own reference says what they mean.",
+    ]
+    return "\n\n".join([*head, *(sqs_action(action) for action in ACTIONS.values())]) + "\n"
+
+
+def sqs_action(action: Action) -> str:
+    """One action: the members of request and answer, and the errors."""
+    lines = [
+        f"### {action.name}",
+        "takes: " + (", ".join(map(sqs_member, action.takes.members)) or "nothing"),
+        "gives: " + (", ".join(map(sqs_member, action.gives.members)) or "nothing"),
+        "errors: " + ", ".join(f"`{name}`" for name in action.errors),
+    ]
+    return "\n\n".join(lines)
+
+
+def sqs_member(member: Member) -> str:
+    """A member with its limits."""
+    name = f"**`{member.name}`**" if member.required else f"`{member.name}`"
+    shape = member.shape
+    if isinstance(shape, Whole) and shape.highest is not None:
+        return f"{name} ({shape.lowest} to {shape.highest})"
+    if isinstance(shape, Text) and shape.longest is not None:
+        return f"{name} ({shape.shortest} to {shape.longest} characters)"
+    return name
+
+
+def roles_of(role: int) -> str:
+    """The role that an action needs."""
+    return "any" if role == ANY_ROLE else ", ".join(f"`{name}`" for name in names(role))
 
 
 def resolved(schema: Mapping[str, Any], described: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -14,6 +14,7 @@ import pytest
 
 import penstock
 from penstock.stores.journal.format import AddX, RemoveTentativeXid, encode
+from tests.http.serving import serving
 
 EXAMPLES = Path(__file__).parent.parent / "examples"
 LARGE = {"pipeline.py", "stream.py"}  # whole pipelines: `make run`, and the README's kills
@@ -138,6 +139,22 @@ def test_each_event_is_one_row_of_parquet(tmp_path: Path) -> None:
         assert store.queue("events").counts() == {
             "delayed": 0, "available": 0, "in_flight": 0, "done": 0, "failed": 1,
         }  # fmt: skip
+
+
+def test_celery_works_off_tasks_that_the_server_keeps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with penstock.open(tmp_path / "store") as store, serving(store) as server:
+        monkeypatch.setenv("BROKER", f"sqs://any:any@{server.url.removeprefix('http://')}")
+        assert run(tmp_path, "celery_sqs.py", "ask", "9") == "asked for 9 thumbnails\n"
+        assert store.queue("thumbnails").count() == 9
+        command = [sys.executable, str(EXAMPLES / "celery_sqs.py"), "worker"]
+        with subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, text=True) as worker:
+            assert worker.stdout is not None
+            told: list[str] = []  # lines of two processes, which may be one after the other's beginning
+            while len(told) < 9:
+                told += re.findall(r"image(\d.jpg, attempt \d)", worker.stdout.readline())
+            worker.terminate()
+            assert worker.wait(30) == 0
+    assert sorted(told) == [f"{number}.jpg, attempt {2 if number == 7 else 1}" for number in range(9)]
 
 
 def test_what_kestrel_left_is_a_store(tmp_path: Path) -> None:

@@ -13,7 +13,9 @@ import click
 import pytest
 
 from penstock.cli import cli
+from penstock.contract import roles
 from penstock.http.server.openapi import document
+from penstock.http.server.sqs.actions import ACTIONS
 
 ROOT = Path(__file__).parent.parent.parent
 DOCS = ROOT / "docs"
@@ -121,6 +123,17 @@ def test_every_route_is_in_the_reference(site: Path) -> None:
     for path, methods in document()["paths"].items():
         for method in methods:
             assert f"<code>{method.upper()} {path}</code>" in page
+
+
+def test_every_action_of_sqs_with_its_role_is_in_the_reference(site: Path) -> None:
+    page = (site / "reference" / "sqs.html").read_text()
+    for action in ACTIONS.values():
+        assert f'id="{action.name.lower()}"' in page
+        row = page[page.index(f"<td><code>{action.name}</code></td>") :].partition("</tr>")[0]
+        allowed = "any" if action.role == roles.ANY_ROLE else roles.names(action.role)[0]
+        assert allowed in row
+        members = page[page.index(f'id="{action.name.lower()}"') :].partition("errors:")[0]
+        assert all(f"<code>{each.name}</code>" in members for each in action.takes.members)
 
 
 @pytest.mark.parametrize(

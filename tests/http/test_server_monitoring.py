@@ -291,8 +291,13 @@ def test_every_line_of_the_log_is_json_and_names_its_request(tmp_path: Path) -> 
 def test_a_log_for_people_has_a_line_for_each_event(tmp_path: Path) -> None:
     with ServerChild(tmp_path / "store", "--log-format", "text", "--access-log") as server:
         ask(server.url, "/default")
+        ask(server.url, "/", "POST", b"{}", X_Amz_Target="AmazonSQS.ListQueues")
+        ask(server.url, "/", "POST", b"{}", X_Amz_Target="AmazonSQS.List Queues status=999")
         assert server.stop() == 0
-    assert "INFO answered request=" in server.errors.read_text()
+    first, *of_sqs = [line for line in server.errors.read_text().splitlines() if "INFO answered request=" in line]
+    assert "action=" not in first
+    assert [" path=/ action=ListQueues status=200 " in line for line in of_sqs] == [True, False]
+    assert "999" not in of_sqs[1]
 
 
 # What goes wrong

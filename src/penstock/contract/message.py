@@ -27,6 +27,7 @@ MAX_GROUP = 255  # bytes
 MAX_MESSAGES = 100_000  # of a batch that travels
 LATEST = 253_402_300_799_999  # the last millisecond of the year 9999: what every reader of timestamps can show
 PUBLISH_HEADER = "penstock.publish"
+SQS_HEADER = "penstock.sqs"  # what a message of SQS has beyond headers (http/server/sqs/messages.py)
 ORIGIN_HEADER, REASON_HEADER = "penstock.origin", "penstock.reason"  # of dead letters
 _RESERVED = "penstock."
 _OWN_BYTES = 64  # the most bytes of PUBLISH_HEADER with an id
@@ -303,7 +304,7 @@ def checked_headers(headers: Mapping[str, str]) -> dict[str, str]:
             raise TypeError(f"headers are str: str, not {name!r}: {value!r}: convert the value with str()")
         if not name:
             raise InvalidArgument("a header without a name: name it")
-        if name.startswith(_RESERVED) and name != PUBLISH_HEADER:
+        if name.startswith(_RESERVED) and name not in (PUBLISH_HEADER, SQS_HEADER):
             raise InvalidArgument(f"header {name!r}: names that start with {_RESERVED!r} are Penstock's own")
         taken = len(utf8("header", name)) + len(utf8("header", value))
         size += 0 if name in own and taken <= _OWN_BYTES else taken

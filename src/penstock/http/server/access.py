@@ -5,6 +5,7 @@ import logging
 import os
 import re
 from collections.abc import Iterable
+from functools import lru_cache
 from ipaddress import ip_address
 
 from penstock.contract import roles
@@ -67,7 +68,8 @@ class Caller:
 
     def problem(self, access: Access, request: Request) -> Problem | None:
         """Why a request is refused for its token; None if it is not."""
-        needed, given = access.needs(request.route), request.headers.get(b"authorization", b"")
+        needed, dialect = access.needs(request.route), request.route.dialect
+        given = request.headers.get(b"authorization", b"") if dialect is None else dialect.token(request)
         if given:
             # In constant time, so that timing tells nothing of the secret.
             if self._generation != access.generation or not hmac.compare_digest(given, self._authorization):
@@ -90,6 +92,7 @@ class Hosts:
     def __init__(self, allowed: Iterable[str] = (), encrypted: bool = False) -> None:
         self._names = {"localhost", *(checked_host(name) for name in allowed)}
         self._schemes = (b"https",) if encrypted else (b"https", b"http")  # a proxy may speak TLS for us
+        self._knows = lru_cache(maxsize=256)(self._is_ours)  # clients send the same one again and again
 
     def problem(self, request: Request) -> Problem | None:
         """Why a request is refused that a web page may have sent; None if it is not."""
@@ -116,7 +119,7 @@ class Hosts:
             return Problem("Forbidden", "a browser that does not say for which page takes no messages: use curl")
         return None
 
-    def _knows(self, host: str) -> bool:
+    def _is_ours(self, host: str) -> bool:
         matched = _HOST.fullmatch(host)
         if matched is None:
             return False

@@ -44,8 +44,8 @@ if TYPE_CHECKING:
 _MOST = 1_024  # heads in the cache; then it is cleared
 _END = b"\r\n\r\n"
 # Headers of requests that are not cached: the parser must find the end of a chunked body, 100 Continue must be
-# sent, and a request's id is never the same again.
-_FOREIGN = frozenset({b"transfer-encoding", b"expect", b"x-request-id"})
+# sent, and a request's id and the time of a signature are never the same again.
+_FOREIGN = frozenset({b"transfer-encoding", b"expect", b"x-request-id", b"x-amz-date"})
 
 _PIPELINED = 16  # requests of a connection that may wait for their turn; then reading pauses
 _UNREAD = 16_384  # unread bytes of answers at which a connection takes no further request
@@ -267,13 +267,13 @@ class Connection(asyncio.Protocol):
         elif service.hosts is not None:
             problem = service.hosts.problem(request)
         if problem is not None:
-            self._refuse(refusal(problem))
+            self._refuse(refusal(problem, request=request))
             return
         if route.is_payload:
             request.most = min(route.most, service.backend.max_payload(arguments[0]))
         problem = of_head(request, http)
         if problem is not None:
-            self._refuse(refusal(problem))
+            self._refuse(refusal(problem, request=request))
         elif http == "1.1" and headers.get(b"expect", b"").lower() == b"100-continue":
             self._send(_CONTINUE)
 
@@ -289,9 +289,9 @@ class Connection(asyncio.Protocol):
         self._size += len(chunk)
         self.service.buffered += len(chunk)
         if self._size > request.most:
-            self._refuse(refusal(too_large(request)))
+            self._refuse(refusal(too_large(request), request=request))
         elif self.service.buffered > self.service.limits.buffered:
-            self._refuse(refusal(OVERLOADED))
+            self._refuse(refusal(OVERLOADED, request=request))
         elif not self._body and not request.route.discards:
             self._body = chunk  # mostly the whole body
         elif not request.route.discards:
@@ -348,7 +348,7 @@ class Connection(asyncio.Protocol):
             if access is not None and (problem := self._caller.problem(access, request)) is not None:
                 self._release(request)  # its token was revoked while it waited
                 self._drop_waiting()
-                self._refuse(refusal(problem))
+                self._refuse(refusal(problem, request=request))
                 return
             if self._paused and not self._waiting:
                 self._paused = False
@@ -382,9 +382,9 @@ class Connection(asyncio.Protocol):
                 answer = await request.route.handler(self.service.backend, request)
         except asyncio.CancelledError:
             if self._revoked is not None and not self._lost:
-                answer = refusal(self._revoked, close=True)
+                answer = refusal(self._revoked, close=True, request=request)
             elif self.service.stopping and not self._lost:
-                answer = refusal(GOING, close=True)
+                answer = refusal(GOING, close=True, request=request)
             else:
                 self._release(request)
                 self._current = self._task = None

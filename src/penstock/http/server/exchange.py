@@ -8,7 +8,7 @@ import time
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from functools import lru_cache
 from http import HTTPStatus
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple, Protocol, TypeAlias
 from urllib.parse import parse_qsl
 
 from penstock.contract import roles
@@ -150,6 +150,18 @@ class Answer(NamedTuple):
         return len(self.body) + sum(map(len, self.rest))
 
 
+class Dialect(Protocol):
+    """How the requests of another protocol carry their token, and how they are refused."""
+
+    @staticmethod
+    def token(request: Request) -> bytes:
+        """The token, as in the header Authorization; empty if there is none."""
+
+    @staticmethod
+    def refuse(request: Request, error: BaseException) -> Answer:
+        """The answer for an error of HTTP or of Penstock, or for any other failure."""
+
+
 Handler: TypeAlias = Callable[[Any, Request], Awaitable[Answer]]  # called with the store's backend
 # A handler without a coroutine. True: it takes the request, and calls the connection's answer() or fail() later.
 Shortcut: TypeAlias = Callable[[Any, Request], bool]
@@ -167,6 +179,7 @@ class Route(NamedTuple):
     lists: bool = False  # the answer has many payloads: few such requests run at the same time
     monitors: bool = False  # needs no token if monitoring is open to all
     shortcut: Shortcut | None = None
+    dialect: type[Dialect] | None = None
 
 
 @lru_cache(maxsize=1024)
@@ -193,8 +206,10 @@ class Problem(Exception):
         self.advice = advice
 
 
-def refusal(problem: Problem, close: bool = False) -> Answer:
-    """The answer for an error of HTTP."""
+def refusal(problem: Problem, close: bool = False, request: Request | None = None) -> Answer:
+    """The answer for an error of HTTP, in the protocol of the request."""
+    if request is not None and request.route.dialect is not None:
+        return request.route.dialect.refuse(request, problem)._replace(close=close)
     status = STATUSES[problem.error]
     details = problems.problem(status, problem.error, str(problem), problem.advice)
     return _refusal(status, details, problem.headers, close)
@@ -245,6 +260,9 @@ def about(request: Request) -> dict[str, Any]:
         "method": request.head.method.decode("ascii", "backslashreplace"),
         "path": request.head.target.partition(b"?")[0].decode("ascii", "backslashreplace"),
     }
+    action = request.headers.get(b"x-amz-target", b"").rpartition(b".")[2]  # of SQS, whose requests have one path
+    if _AN_ID.fullmatch(action):
+        told["action"] = action.decode()
     return {**told, "token": request.holder.name} if request.holder else told
 
 
@@ -312,8 +330,13 @@ def of_head(request: Request, http: str) -> Problem | None:
 def of_error(error: BaseException, request: Request) -> Answer:
     """The answer for an error of a handler."""
     if isinstance(error, Problem):
-        return refusal(error)
-    answer = _refusal(*problems.as_problem(error)) if isinstance(error, PenstockError) else refusal(FAILED)
+        return refusal(error, request=request)
+    if request.route.dialect is not None:
+        answer = request.route.dialect.refuse(request, error)
+    elif isinstance(error, PenstockError):
+        answer = _refusal(*problems.as_problem(error))
+    else:
+        answer = refusal(FAILED)
     if answer.status == 500:  # damage or a bug
         _log.error("a request failed", exc_info=error, extra=about(request))
         return answer._replace(close=True)

@@ -11,7 +11,7 @@ from typing import Any, TextIO
 from penstock.http.server.exchange import Answer, Request, about
 
 FORMATS = ("auto", "json", "text")
-_FIELDS = ("request", "peer", "token", "method", "path", "status", "bytes", "seconds")
+_FIELDS = ("request", "peer", "token", "method", "path", "action", "status", "bytes", "seconds")
 _access = logging.getLogger("penstock.access")
 
 

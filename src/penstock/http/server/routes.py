@@ -35,6 +35,7 @@ from penstock.http.server.exchange import (
     json_answer,
     json_object,
 )
+from penstock.http.server.sqs import endpoint as sqs
 from penstock.wire import frames, jsons
 
 _MOST = 16 << 20  # bytes of payloads that one claim gets; its first message may be larger
@@ -282,6 +283,8 @@ def find(method: bytes, target: bytes) -> tuple[Route, tuple[str, ...], bytes]:
                 "digits follow a %, and a % itself is written as %25",
             )
         methods, arguments = _resource(_parts(path))
+        if methods is _START and (method == b"POST" or b"Action=" in query):
+            methods = sqs.ROUTES
         route = methods.get(b"GET" if method == b"HEAD" else method)
         if route is None or (method == b"HEAD" and route.polls):
             raise _not_allowed(methods)
@@ -307,6 +310,8 @@ def _resource(parts: list[bytes]) -> tuple[_Methods, list[bytes]]:
         return _MESSAGES, parts[:1]
     if count == 3 and parts[1] == b"messages" and parts[2]:
         return _MESSAGE, parts[::2]
+    if count == 2 and parts[0] == sqs.PATH:
+        return sqs.ROUTES, parts[1:]
     if count == 1:
         return (_QUEUE, parts) if parts[0] else (_START, [])
     nameless = parts[:4] == _NAMELESS  # an empty name means `default` elsewhere; here a client has lost a name

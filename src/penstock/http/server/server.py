@@ -22,6 +22,7 @@ from penstock.errors import InvalidArgument, NotSupported
 from penstock.http.server.access import Hosts
 from penstock.http.server.connection import Connection, Heads
 from penstock.http.server.exchange import OVERLOADED, as_bytes, refusal
+from penstock.http.server.sqs.memory import Memory
 
 if TYPE_CHECKING:
     import ssl
@@ -130,6 +131,7 @@ class Service:
         self.unread = 0  # bytes of answers that clients have not read
         self._unread: dict[Connection, int] = {}  # by connection, the slowest first
         self.listing = asyncio.Semaphore(_LISTING)
+        self.sqs = Memory(backend)
         self.stopping = False
         self._connections: set[Connection] = set()
         self.coming: dict[Connection, asyncio.Task[None]] = {}  # accepted, but not connected yet: TLS handshakes
@@ -210,6 +212,7 @@ class Service:
     async def stop(self) -> None:
         """Finish the requests that are being carried out, and end all connections."""
         self.stopping = True
+        self.sqs.tasks.stop()
         for connection in list(self._connections):
             connection.end()
         await self.wait_for_the_last(_GRACE)

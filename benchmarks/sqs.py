@@ -1,0 +1,213 @@
+"""SQS with boto3 as the client: against Penstock's own calls by the server's CPU, and against moto's server.
+
+Bodies are 1 KiB. Penstock syncs a message before it answers; moto's server keeps it in memory. boto3 itself takes
+longer than either server for a small request, so what a server costs is told by its CPU, which is the same however
+slow the client is. One at a time it is also told what such a client gets.
+"""
+
+import itertools
+import sys
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import boto3
+from botocore.config import Config
+
+import penstock
+from benchmarks.brokers import Penstock
+from benchmarks.brokers.connection import HOST, Connection
+from benchmarks.brokers.process import Broker
+from benchmarks.harness import RAW_APPEND, Cell
+from benchmarks.journal import random_payloads
+from benchmarks.server import cpu_of
+
+QUEUE, BATCH, LEASE = "default", 10, 600
+BATCHES, SINGLE, WARM_UP = 50, 200, 10  # steps of a measurement, and before it
+
+
+class Moto(Broker):
+    """moto's server: what many people test against."""
+
+    name, package, connection = "moto server", "moto", Connection
+
+    def start(self) -> None:
+        self.spawn(sys.executable, "-m", "moto.server", "-H", HOST, "-p", str(self.port))
+        self.await_ready()
+
+
+class Client(ABC):
+    """A program that uses a queue. Each call is one request."""
+
+    @abstractmethod
+    def __init__(self, url: str) -> None:
+        """Connect."""
+
+    @abstractmethod
+    def send(self, bodies: list[str]) -> object:
+        """Put these messages."""
+
+    @abstractmethod
+    def receive(self, count: int) -> list[Any]:
+        """Claim messages; what settles them."""
+
+    @abstractmethod
+    def delete(self, receipts: list[Any]) -> None:
+        """Settle messages."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """End the connections."""
+
+
+class Boto(Client):
+    """boto3, batches or single messages."""
+
+    def __init__(self, url: str) -> None:
+        self._sqs = boto3.client(
+            "sqs", endpoint_url=url, region_name="us-east-1", aws_access_key_id="any", aws_secret_access_key="any",
+            config=Config(retries={"total_max_attempts": 1}),
+        )  # fmt: skip
+        self._queue = self._sqs.create_queue(QueueName=QUEUE)["QueueUrl"]
+
+    def send(self, bodies: list[str]) -> object:
+        if len(bodies) == 1:
+            return self._sqs.send_message(QueueUrl=self._queue, MessageBody=bodies[0])
+        entries = [{"Id": str(number), "MessageBody": body} for number, body in enumerate(bodies)]
+        return self._sqs.send_message_batch(QueueUrl=self._queue, Entries=entries)
+
+    def receive(self, count: int) -> list[Any]:
+        answer = self._sqs.receive_message(
+            QueueUrl=self._queue, MaxNumberOfMessages=count, VisibilityTimeout=LEASE
+        )
+        return [message["ReceiptHandle"] for message in answer["Messages"]]
+
+    def delete(self, receipts: list[Any]) -> None:
+        if len(receipts) == 1:
+            self._sqs.delete_message(QueueUrl=self._queue, ReceiptHandle=receipts[0])
+            return
+        entries = [{"Id": str(number), "ReceiptHandle": each} for number, each in enumerate(receipts)]
+        self._sqs.delete_message_batch(QueueUrl=self._queue, Entries=entries)
+
+    def close(self) -> None:
+        self._sqs.close()
+
+
+class Own(Client):
+    """Penstock's client of the same server."""
+
+    def __init__(self, url: str) -> None:
+        self._store = penstock.open(url)
+        self._queue = self._store.queue(QUEUE)
+
+    def send(self, bodies: list[str]) -> object:
+        return self._queue.put_many(bodies)
+
+    def receive(self, count: int) -> list[Any]:
+        return self._queue.claim(count, lease=LEASE)
+
+    def delete(self, receipts: list[Any]) -> None:
+        self._queue.ack(*receipts)
+
+    def close(self) -> None:
+        self._store.close()
+
+
+Steps = list[Callable[[], object]]
+Prepare = Callable[[Client, int, int], Steps]  # so many steps of so many messages each
+
+
+def _bodies(size: int) -> Iterator[list[str]]:
+    texts = itertools.cycle([payload.hex()[:1024] for payload in random_payloads(200)])
+    while True:
+        yield list(itertools.islice(texts, size))
+
+
+def _sending(client: Client, steps: int, size: int) -> Steps:
+    bodies = _bodies(size)
+    return [lambda: client.send(next(bodies))] * steps
+
+
+def _receiving(client: Client, steps: int, size: int) -> Steps:
+    _fill(client, steps * size)
+    return [lambda: _whole(client.receive(size), size)] * steps
+
+
+def _deleting(client: Client, steps: int, size: int) -> Steps:
+    _fill(client, steps * size)
+    received = [_whole(client.receive(size), size) for _ in range(steps)]
+    return [lambda: client.delete(received.pop())] * steps
+
+
+def _consuming(client: Client, steps: int, size: int) -> Steps:
+    _fill(client, steps * size)
+    return [lambda: client.delete(_whole(client.receive(size), size))] * steps
+
+
+def _fill(client: Client, count: int) -> None:
+    bodies = _bodies(BATCH)
+    for _ in range(0, count, BATCH):
+        client.send(next(bodies))
+
+
+def _whole(received: list[Any], count: int) -> list[Any]:
+    if len(received) != count:
+        raise RuntimeError(f"of {count} messages {len(received)} came")
+    return received
+
+
+def _cpu(broker: type[Broker], client: type[Client], prepare: Prepare) -> Callable[[Path], float]:
+    """Microseconds of the server's CPU for a message of a batch."""
+
+    def measure(folder: Path) -> float:
+        with broker(folder) as running, closing(client(f"http://{HOST}:{running.port}")) as user:
+            steps = prepare(user, WARM_UP + BATCHES, BATCH)
+            for step in steps[:WARM_UP]:
+                step()
+            (process,) = running.processes
+            before = cpu_of(process.pid)
+            for step in steps[WARM_UP:]:
+                step()
+            return (cpu_of(process.pid) - before) / (BATCHES * BATCH) * 1e6
+
+    return measure
+
+
+def _rate(broker: type[Broker], prepare: Prepare) -> Callable[[Path], float]:
+    """Messages a second, one after the other."""
+
+    def measure(folder: Path) -> float:
+        with broker(folder) as running, closing(Boto(f"http://{HOST}:{running.port}")) as user:
+            steps = prepare(user, WARM_UP + SINGLE, 1)
+            for step in steps[:WARM_UP]:
+                step()
+            started = time.perf_counter()
+            for step in steps[WARM_UP:]:
+                step()
+            return SINGLE / (time.perf_counter() - started)
+
+    return measure
+
+
+def _cells() -> Iterator[Cell]:
+    group, unit = f"SQS, server's CPU for a message of {BATCH}", "µs"
+    for what, own, prepare, target in (
+        ("send", "put", _sending, 1.5),
+        ("receive", "claim", _receiving, 1.5),
+        ("delete", "ack", _deleting, None),
+    ):
+        against = {f"own {own}, CPU": target, f"moto server, {what}, CPU": None}
+        yield Cell(f"SQS {what}, CPU", group, unit, _cpu(Penstock, Boto, prepare), "lower", against)
+        yield Cell(f"own {own}, CPU", group, unit, _cpu(Penstock, Own, prepare), "lower")
+        yield Cell(f"moto server, {what}, CPU", group, unit, _cpu(Moto, Boto, prepare), "lower")
+    group = "SQS, one message at a time by one client"
+    for what, prepare in (("send", _sending), ("receive and delete", _consuming)):
+        against = {f"moto server, {what}": 3, RAW_APPEND: None}
+        yield Cell(f"SQS {what}", group, "ops/s", _rate(Penstock, prepare), "higher", against)
+        yield Cell(f"moto server, {what}", group, "ops/s", _rate(Moto, prepare), "higher")
+
+
+CELLS = list(_cells())

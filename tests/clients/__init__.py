@@ -1,0 +1,1 @@
+"""Clients of Amazon SQS, as people install them, on a server of ours."""
