@@ -96,19 +96,23 @@ class Moves:
 
     def sources(self) -> Mapping[str, Sequence[str]]:
         """The queues whose dead letters each queue takes. Changes of other processes show after a second."""
-        if (now := self._clock.monotonic()) < self._next_look:
+        if self._clock.monotonic() < self._next_look:
             return self._sources
-        with self._lock, suppress(OSError, PenstockError):  # operations raise it
-            letters = {}
-            found = []
-            for name, path in self._backend.files().items():
-                with suppress(OSError):  # it was removed, or may not be read
-                    letters[path] = self._letter(path)
-                    found.append((name, Settings(dead_letter=letters[path][1])))
-            self._sources, self._letters = sources_of(found), letters
-        after = self._clock.monotonic()
-        self._next_look = after + max(_LOOK, _SHARE * (after - now))
+        with self._lock:
+            if (began := self._clock.monotonic()) >= self._next_look:
+                with suppress(OSError, PenstockError):  # operations raise it
+                    self._look_for_sources()
+                ended = self._clock.monotonic()
+                self._next_look = ended + max(_LOOK, _SHARE * (ended - began))
         return self._sources
+
+    def _look_for_sources(self) -> None:
+        letters, found = {}, []
+        for name, path in self._backend.files().items():
+            with suppress(OSError):  # it was removed, or may not be read
+                letters[path] = self._letter(path)
+                found.append((name, Settings(dead_letter=letters[path][1])))
+        self._sources, self._letters = sources_of(found), letters
 
     def _letter(self, path: str) -> tuple[Status, str | None]:
         """The dead_letter of a queue, as the beginning of its file has it, and the file's status."""
