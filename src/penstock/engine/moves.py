@@ -21,7 +21,7 @@ from itertools import islice
 from typing import TYPE_CHECKING
 
 from penstock.contract.message import ORIGIN_HEADER
-from penstock.errors import NotSupported, PenstockError, QueueFull, QueueNotFound
+from penstock.errors import PenstockError, QueueFull, QueueNotFound
 from penstock.rules.moves import (
     MOVABLE,
     REFUSED,
@@ -214,14 +214,6 @@ class Moves:
                     source.commit(source.give_up(seqs))
                 target.forget_taken(origin, seqs)
         self.note()
-
-
-def not_supported(what: str) -> NotSupported:
-    """The error of a store that cannot move messages."""
-    return NotSupported(
-        f"{what} cannot move messages to another queue: claim them, put them there, then ack them; or use a "
-        "journal, slate or memory store"
-    )
 
 
 def _chosen(source: "LiveQueue", seqs: Sequence[int] | None) -> list[int]:
