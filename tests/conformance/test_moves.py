@@ -118,6 +118,16 @@ def test_a_dead_letter_queue_takes_what_its_settings_allow(store: Store) -> None
     assert [message.payload for message in jobs.messages("failed")] == [b"long", b"y"]
 
 
+def test_a_letter_that_was_refused_and_removed_holds_back_no_other(store: Store) -> None:
+    store.create("small", max_payload=1)
+    jobs = store.create("jobs", max_attempts=1, dead_letter="small")
+    for payload in ("long", "x"):
+        jobs.put(payload)
+        jobs.fail(*jobs.claim())
+        jobs.remove(*[message.id for message in jobs.messages("failed")])
+    assert payloads(store.queue("small")) == [b"x"]
+
+
 def test_redrive_sends_each_dead_letter_back_to_its_origin(store: Store, dead: Queue, jobs: Queue) -> None:
     mails = store.create("mails", max_attempts=1, dead_letter="dead")
     for queue in (jobs, mails):

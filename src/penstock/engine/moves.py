@@ -129,7 +129,7 @@ class Moves:
         return [live for live in found if live is not None and live.settings.dead_letter is not None]
 
     def _may_have_died(self, source: "LiveQueue") -> bool:
-        return source.failed() > len(self._refused.get(source.name, ())) or source.is_due()
+        return source.failed() != len(self._refused.get(source.name, ())) or source.is_due()
 
     def _bury(self, source: "LiveQueue") -> None:
         """Move failed messages to the dead-letter queue, as many as it takes."""
@@ -141,7 +141,9 @@ class Moves:
         with self._lock, suppress(QueueFull, QueueNotFound):
             target = self._engine.find(source.settings.dead_letter or "")
             room = 0 if target is source else target.room()
-            dead = [seq for seq in source.seqs_in(FAILED) if seq not in refused] if room else []
+            failed = source.seqs_in(FAILED) if room or refused else []
+            refused.intersection_update(failed)  # the others were redriven or removed
+            dead = [seq for seq in failed if seq not in refused] if room else []
             for seqs in _parts(source, dead[:room]):
                 try:
                     self._step(source, target, seqs, (FAILED,), headers)
