@@ -67,6 +67,7 @@ def test_hostile_messages_are_data(tab: Tab, store: penstock.Store, text: str) -
     [message] = [each for each in store.queue("hostile").messages("failed") if each.payload == text.encode()]
     tab.open(f"queues/hostile?message={message.id}")
     with tab.dialog() as dialog:
+        expect(dialog.locator("pre")).to_be_visible()
         shown = dialog.inner_text()
         for sign, code in (("\x00", "␀"), ("\x1b", "␛"), ("\u202e", "⟨U+202E⟩"), ("\u2066", "⟨U+2066⟩")):
             assert sign not in shown

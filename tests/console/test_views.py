@@ -273,6 +273,7 @@ def test_texts_of_the_page_have_no_secret(tab: Tab) -> None:
     """A receipt would let a reader settle another's message."""
     tab.open("queues/jobs?message=1")
     with tab.dialog() as dialog:
+        expect(dialog.locator("pre")).to_be_visible()
         assert "receipt" not in dialog.inner_text().lower()
         tab.press("Close", dialog)
     assert os.path.sep + "store" not in tab.page.content()
