@@ -262,7 +262,7 @@ def test_everything_has_a_name_for_screen_readers(tab: Tab) -> None:
 # Phones
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("scheme", ["dark", pytest.param("light", marks=pytest.mark.long)])
 def test_nothing_is_wider_than_a_phone(browser: Browser, server: RunningServer, scheme: str) -> None:
     with Tab(browser, server.url, color_scheme=scheme) as tab:
         tab.page.set_viewport_size({"width": 390, "height": 844})
