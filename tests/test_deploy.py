@@ -22,7 +22,6 @@ from penstock.cli import cli
 from penstock.contract.roles import ADMIN, ROLES
 from penstock.http.server import Access, serve_in_thread, tokens
 from tests.http.serving import ask, make_certificate
-from tests.http.test_server_monitoring import scrape
 
 ROOT = Path(__file__).parent.parent
 OPERATIONS = (ROOT / "docs" / "operations.md").read_text()
@@ -165,21 +164,6 @@ def health_check(url: str) -> int:
     return subprocess.run(
         command, env={**os.environ, "PENSTOCK_SERVE_PORT": port, "http_proxy": nowhere, "https_proxy": nowhere}
     ).returncode
-
-
-def test_the_metrics_of_the_document_are_those_of_the_server(tmp_path: Path) -> None:
-    with penstock.open(tmp_path / "store") as store:
-        server = serve_in_thread(store)
-        try:
-            ask(server.url, "/default/messages", "POST", b"a")
-            there = {re.sub(r"_(bucket|sum|count)$", "", key.split()[0]) for key in scrape(server.url)}
-        finally:
-            server.stop()
-    named = {
-        re.sub(r"_bucket$", "", name)
-        for name in re.findall(r"penstock_(?:queue|commit|http|store|info)\w*", OPERATIONS)
-    }
-    assert named == {name for name in there if name.startswith("penstock_")}
 
 
 @pytest.mark.parametrize("flag", [option.opts[0] for option in cli.commands["serve"].params])

@@ -54,7 +54,7 @@ def _without_figures(text: str) -> str:
     if "# TYPE" not in text:
         return text
     text = text.replace(f'version="{penstock.__version__}"', 'version="<version>"')
-    text = re.sub(r"(?m)^(< (?:process_|penstock_commit_)\S+) \S+$", r"\1 <number>", text)
+    text = re.sub(r"(?m)^(< (?:process_|penstock_(?:commit|disk)_)\S+) \S+$", r"\1 <number>", text)
     return re.sub(r"(text/plain; version=\S+ charset=utf-8\n< Content-Length:) \d+", r"\1 <number>", text)
 
 

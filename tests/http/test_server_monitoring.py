@@ -2,9 +2,11 @@
 
 import json
 import re
+import shutil
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -18,6 +20,8 @@ from prometheus_client.parser import text_string_to_metric_families
 import penstock
 from penstock.cli import cli
 from penstock.contract.backend import Histogram
+from penstock.contract.stream_operations import Begin, Next
+from penstock.contract.streams import reader_name
 from penstock.http.server import RunningServer
 from penstock.sharing.backend import engine_of
 from tests.harness.children import ServerChild
@@ -140,6 +144,40 @@ def test_metrics_tell_how_long_commits_take_and_how_much_they_hold(
     assert seen["penstock_http_answers_total status=201"] == 20
     assert seen["penstock_http_connections"] == 1
     assert seen["process_resident_memory_bytes"] > 1_000_000
+
+
+def test_metrics_tell_what_streams_hold_and_how_full_the_disk_is(tmp_path: Path) -> None:
+    began = time.time()
+    with penstock.open(tmp_path / "store") as store, serving(store) as server:
+        store.queue().put_many([b"a", b"b", b"c"])
+        for stream in ("clicks", "idle"):
+            store.run(Begin("default", stream, reader_name()))
+        store.run(Next("default", "clicks", reader_name(), 0, 2))
+        seen, ended = scrape(server.url), time.time()
+    told = {name.partition("_stream_")[2]: value for name, value in seen.items() if "_stream_" in name}
+    assert 0 <= told.pop("held_seconds mode=consume queue=default stream=clicks") <= ended - began
+    assert told == {
+        "held_messages mode=consume queue=default stream=clicks": 2,
+        "lag_messages mode=consume queue=default stream=clicks": 1,
+        "held_messages mode=consume queue=default stream=idle": 0,
+        "held_seconds mode=consume queue=default stream=idle": 0,
+        "lag_messages mode=consume queue=default stream=idle": 1,
+    }
+    assert seen["penstock_disk_bytes"] == shutil.disk_usage(tmp_path).total
+    assert 0 < seen["penstock_disk_free_bytes"] < seen["penstock_disk_bytes"]
+    assert seen["penstock_commit_running_seconds"] == 0
+
+
+@pytest.mark.parametrize("kind", ["memory:", "text:", "folder:"])
+def test_stores_without_streams_have_no_metrics_of_any(tmp_path: Path, kind: str) -> None:
+    with (
+        penstock.open(kind if kind == "memory:" else f"{kind}{tmp_path / 'store'}") as store,
+        serving(store) as server,
+    ):
+        seen = scrape(server.url)
+    assert seen["penstock_queue_messages queue=default state=available"] == 0
+    assert not any("_stream_" in name for name in seen)
+    assert ("penstock_disk_bytes" in seen) == (kind != "memory:")
 
 
 def test_odd_queue_names_are_told_as_they_are(server: RunningServer, store: penstock.Store) -> None:

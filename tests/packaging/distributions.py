@@ -42,6 +42,13 @@ spark.stop()
 with penstock.open("data") as store:
     assert store.queue().count() == 4
 """,
+    "otel": """
+import penstock
+from opentelemetry import trace
+with penstock.open("memory:") as store:  # the API alone makes no spans
+    store.queue().put(b"a")
+    assert store.queue().pop().headers == {}
+""",
     "report": """
 import pathlib, penstock, penstock.spark
 from penstock.spark import jobs

@@ -20,8 +20,10 @@ from tests.spark.reads import COLUMNS, TIMES, by_id, expired, listed, open_small
 from tests.spark.stores import Place, place
 from tests.stores.journal.journals import flip
 from tests.stores.journal.test_tables import Writer, pinned
+from tests.tracing.conftest import spans
+from tests.tracing.spans import Recorded, identity
 
-__all__ = ["place"]
+__all__ = ["place", "spans"]
 PUSHDOWN = "spark.sql.python.filterPushdown.enabled"
 
 
@@ -63,6 +65,14 @@ def test_queues_and_attempts_are_tables_of_spark(spark: SparkSession, tmp_path: 
         store.queue("varied").update(max_attempts=7, priorities=(0, 9))
         (found,) = load(spark, tmp_path, table="queues").where("name = 'varied'").collect()
         assert (found.max_attempts, list(found.priorities)) == (7, [0, 9])
+
+
+def test_the_trace_of_a_message_is_a_header_in_spark(spark: SparkSession, tmp_path: Path, spans: Recorded) -> None:
+    with penstock.open(tmp_path) as store:
+        store.queue().put(b"a")
+        (found,) = load(spark, tmp_path).selectExpr("headers['traceparent'] AS trace").collect()
+    trace_id, span_id = identity(spans.one("put"))
+    assert found.trace.split("-")[1:3] == [f"{trace_id:032x}", f"{span_id:016x}"]
 
 
 def test_the_source_is_there_without_being_registered_in_sql_too(spark: SparkSession, tmp_path: Path) -> None:

@@ -70,6 +70,7 @@ def work(
     The command reads the payload from stdin. Its environment has PENSTOCK_ID, PENSTOCK_QUEUE, PENSTOCK_ATTEMPTS,
     PENSTOCK_PRIORITY, PENSTOCK_CREATED_AT, PENSTOCK_RECEIPT, PENSTOCK_STORE, PENSTOCK_GROUP for a message that has
     one, and PENSTOCK_HEADER_NAME for each header (the name in capitals, with _ for all but letters and digits).
+    TRACEPARENT is the trace of a message that was put by a traced program.
 
     \b
     Its exit code decides:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Self, Unpack, cast
+from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack, cast
 
-from penstock.contract import message, names
+from penstock.contract import message, names, tracing
 from penstock.contract.arguments import (
     check_same,
     checked_changes,
@@ -48,16 +48,18 @@ from penstock.errors import LeaseExpired, QueueExists, StoreClosed
 from penstock.system import processes
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Iterable, Mapping
+    from collections.abc import AsyncIterator, Awaitable, Iterable, Mapping
     from types import TracebackType
 
     import pyarrow as pa
 
     from penstock.contract.backend import AsyncBackend
     from penstock.contract.message import Attempt, State
+    from penstock.contract.operation import AsyncRunner, Operation
     from penstock.contract.operations import Figures
     from penstock.contract.settings import Changes, QueueInfo
 
+Result = TypeVar("Result")
 _parents: list[AsyncBackend] = []
 
 
@@ -93,13 +95,15 @@ class Store:
         self.url = url
         self._open_backend: AsyncBackend | None = backend
         self._is_forked = False
+        # Runs an operation with checked arguments: every call that lists no messages passes through it.
+        self.run: AsyncRunner = tracing.traced_in_loop(url, backend.run)
         processes.watch_forks(self)
 
     def forked(self) -> None:
         """In a forked child: event loop, threads and connections belong to the parent."""
         if self._open_backend is not None:
             _parents.append(self._open_backend)  # referenced for ever: cleanup would close what is the parent's
-            self._open_backend, self._is_forked = None, True
+            self._open_backend, self._is_forked, self.run = None, True, self._refuse
 
     async def create(self, name: str, *, exist_ok: bool = False, **settings: Unpack[Changes]) -> Queue:
         """Make a queue; `penstock.Settings` explains each setting.
@@ -114,11 +118,11 @@ class Store:
         """
         name, wanted = names.checked(name), checked_changes(settings)
         try:
-            await self._backend.run(Create(name, Settings(**wanted)))
+            await self.run(Create(name, Settings(**wanted)))
         except QueueExists:
             if not exist_ok:
                 raise
-            check_same(name, wanted, await self._backend.run(Lookup(name)))
+            check_same(name, wanted, await self.run(Lookup(name)))
         return Queue(self, name)
 
     async def queue(self, name: str = "") -> Queue:
@@ -128,7 +132,7 @@ class Store:
             QueueNotFound: there is no queue of that name
         """
         name = names.meant(name, self._backend)
-        await self._backend.run(Lookup(name))
+        await self.run(Lookup(name))
         return Queue(self, name)
 
     async def delete(self, name: str) -> None:
@@ -137,15 +141,15 @@ class Store:
         Raises:
             QueueProtected: the queue `default` stays; purge() empties it
         """
-        await self._backend.run(Delete(names.deletable(name)))
+        await self.run(Delete(names.deletable(name)))
 
     async def queues(self) -> list[QueueInfo]:
         """Every queue with its settings and its counts by state, by name."""
-        return await self._backend.run(Queues())
+        return await self.run(Queues())
 
     async def figures(self) -> list[Figures]:
         """Every queue's figures for monitoring, by name: counts, the longest wait, counters of what happened."""
-        return await self._backend.run(AllFigures())
+        return await self.run(AllFigures())
 
     async def publish(
         self,
@@ -163,11 +167,12 @@ class Store:
         """
         entry = message.checked(Draft(payload, priority, headers, delay, retention, None, created_at))
         message.check_limits(entry)  # without a matching queue nothing else checks them
-        return await self._backend.run(Publish(entry))
+        return await self.run(Publish(entry))
 
     async def close(self) -> None:
         """Close the store. Closing twice does no harm."""
         backend, self._open_backend = self._open_backend, None
+        self.run = self._refuse
         if backend is not None:
             await backend.close()
 
@@ -181,6 +186,9 @@ class Store:
 
     def __repr__(self) -> str:
         return f"<penstock.aio.Store {self.url!r}{'' if self._open_backend else ' (closed)'}>"
+
+    def _refuse(self, operation: Operation[Result]) -> Awaitable[Result]:
+        return self._backend.run(operation)  # raises StoreClosed
 
     @property
     def _backend(self) -> AsyncBackend:
@@ -203,11 +211,11 @@ class Queue:
 
     async def settings(self) -> Settings:
         """The current settings."""
-        return await self._backend.run(Lookup(self.name))
+        return await self._store.run(Lookup(self.name))
 
     async def update(self, **changes: Unpack[Changes]) -> Settings:
         """Change settings; those that are left out stay. `penstock.Queue.update` says more."""
-        return await self._backend.run(Update(self.name, checked_changes(changes)))
+        return await self._store.run(Update(self.name, checked_changes(changes)))
 
     async def put(
         self,
@@ -222,11 +230,11 @@ class Queue:
     ) -> str:
         """Add a message; returns its id once the message is on stable storage. `penstock.Queue.put` says more."""
         entry = message.checked(Draft(payload, priority, headers, delay, retention, key, created_at, group))
-        return (await self._backend.run(Put(self.name, [entry])))[0]
+        return (await self._store.run(Put(self.name, [entry])))[0]
 
     async def put_many(self, items: Iterable[Draft | Payload]) -> list[str]:
         """Add many messages in one durable step, all of them or none; returns their ids."""
-        return await self._backend.run(Put(self.name, message.checked_many(items)))
+        return await self._store.run(Put(self.name, message.checked_many(items)))
 
     async def claim(
         self, n: int = 1, lease: float | None = None, wait: float = 0.0, consumer: str | None = None
@@ -246,7 +254,7 @@ class Queue:
             the messages; none if none was available in time
         """
         n = whole("n", n, 1, MAX_COUNT)
-        claimed = await self._backend.run(
+        claimed = await self._store.run(
             Claim(self.name, n, checked_lease(lease), seconds("wait", wait), checked_consumer(consumer))
         )
         for each in claimed:
@@ -255,7 +263,7 @@ class Queue:
 
     async def pop(self, wait: float = 0.0) -> Message | None:
         """Take the next message for good: claim and ack in one step. None if there is none in time."""
-        popped = await self._backend.run(Pop(self.name, seconds("wait", wait), checked_consumer(None)))
+        popped = await self._store.run(Pop(self.name, seconds("wait", wait), checked_consumer(None)))
         return None if popped is None else _ours(popped)
 
     async def ack(self, *messages: message.Message | str) -> None:
@@ -264,7 +272,7 @@ class Queue:
         Raises:
             LeaseExpired: names the leases that were lost; the other messages are settled all the same
         """
-        await self._backend.run(Ack(self.name, receipts_of(messages, self.name)))
+        await self._store.run(Ack(self.name, receipts_of(messages, self.name)))
 
     async def fail(
         self, *messages: message.Message | str, delay: float | None = None, reason: str | None = None
@@ -274,16 +282,16 @@ class Queue:
         Without a delay the queue's `backoff` decides.
         """
         receipts = receipts_of(messages, self.name)
-        await self._backend.run(Fail(self.name, receipts, checked_delay(delay), checked_reason(reason)))
+        await self._store.run(Fail(self.name, receipts, checked_delay(delay), checked_reason(reason)))
 
     async def release(self, *messages: message.Message | str) -> None:
         """Give messages back unworked: available at once, at their old place; the attempt stays counted."""
-        await self._backend.run(Release(self.name, receipts_of(messages, self.name)))
+        await self._store.run(Release(self.name, receipts_of(messages, self.name)))
 
     async def extend(self, *messages: message.Message | str, lease: float | None = None) -> None:
         """Hold messages for `lease` seconds from now (None: the queue's own)."""
         receipts = receipts_of(messages, self.name)
-        held = await self._backend.run(Extend(self.name, receipts, checked_lease(lease)))
+        held = await self._store.run(Extend(self.name, receipts, checked_lease(lease)))
         for each in messages:
             if isinstance(each, message.Message) and each.receipt not in held.lost:
                 each.lease_until = held.lease_until
@@ -292,11 +300,11 @@ class Queue:
 
     async def remove(self, *ids: str) -> int:
         """Remove messages in any state, and count those that existed."""
-        return await self._backend.run(Remove(self.name, checked_ids(ids)))
+        return await self._store.run(Remove(self.name, checked_ids(ids)))
 
     async def redrive(self, *ids: str) -> int:
         """Make failed messages available again with attempts 0, and count them; without ids, all failed ones."""
-        return await self._backend.run(Redrive(self.name, checked_ids(ids) if ids else None))
+        return await self._store.run(Redrive(self.name, checked_ids(ids) if ids else None))
 
     async def move(self, target: str, *ids: str) -> int:
         """Move messages that wait or have failed to another queue of the store; without ids, all failed ones.
@@ -304,11 +312,11 @@ class Queue:
         Returns how many. They start there with attempts 0 under new ids. Each message is in exactly one of the two
         queues, also after a crash.
         """
-        return await self._backend.run(Move(self.name, names.checked(target), checked_ids(ids) if ids else None))
+        return await self._store.run(Move(self.name, names.checked(target), checked_ids(ids) if ids else None))
 
     async def purge(self) -> int:
         """Remove all messages but those in flight, and count them."""
-        return await self._backend.run(Purge(self.name))
+        return await self._store.run(Purge(self.name))
 
     def peek(self, n: int = 1) -> AsyncIterator[Message]:
         """The next n messages that claim() would give, left where they are."""
@@ -320,7 +328,7 @@ class Queue:
 
     async def message(self, id: str) -> Message | None:  # noqa: A002 - the contract's word
         """A message in any state, left where it is; None if the queue has no such message."""
-        found = await self._backend.run(OneMessage(self.name, checked_ids([id])[0]))
+        found = await self._store.run(OneMessage(self.name, checked_ids([id])[0]))
         return None if found is None else _ours(found)
 
     async def to_arrow(self, state: State | None = None) -> pa.Table:
@@ -332,7 +340,7 @@ class Queue:
 
     async def attempts(self, id: str) -> list[Attempt]:  # noqa: A002 - the contract's word
         """The attempts at a message, oldest first: who claimed it, from when to when, and how it ended."""
-        return await self._backend.run(Attempts(self.name, checked_ids([id])[0]))
+        return await self._store.run(Attempts(self.name, checked_ids([id])[0]))
 
     async def count(self) -> int:
         """How many messages wait: available and delayed."""
@@ -341,7 +349,7 @@ class Queue:
 
     async def counts(self) -> dict[str, int]:
         """How many messages are in each state."""
-        return await self._backend.run(Counts(self.name))
+        return await self._store.run(Counts(self.name))
 
     def __repr__(self) -> str:
         return f"<penstock.aio.Queue {self.name!r} of {self._store.url!r}>"

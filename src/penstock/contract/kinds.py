@@ -124,6 +124,11 @@ class Kind:
             return url
         return url[: len(url) - len(path)].lower() + os.path.abspath(path)
 
+    def files(self, url: str) -> str | None:
+        """The folder or file with the store on this machine; None: it is in memory, or elsewhere."""
+        path = split(self.absolute(url))[1].partition("?")[0]
+        return None if not path or "://" in path else path
+
     def place(self, url: str) -> str:
         """One text for all URLs of a store; runs of jobs are identified by it."""
         return self.absolute(url)

@@ -5,7 +5,7 @@ make instances from a caller's arguments, the server from a request. Clients tur
 OpenAPI document describes the classes.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import (
@@ -203,6 +203,13 @@ class Runner(Protocol):
     """Runs operations: `Backend.run` and its like."""
 
     def __call__(self, operation: Operation[Result], /) -> Result:
+        """Run an operation."""
+
+
+class AsyncRunner(Protocol):
+    """Runs operations for coroutines: `AsyncBackend.run` and its like."""
+
+    def __call__(self, operation: Operation[Result], /) -> Awaitable[Result]:
         """Run an operation."""
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack
 
-from penstock.contract import message, names
+from penstock.contract import message, names, tracing
 from penstock.contract.arguments import (
     check_same,
     checked_changes,
@@ -73,8 +73,8 @@ class Store:
     def __init__(self, url: str, backend: Backend) -> None:
         self.url = url
         self._open_backend: Backend | None = backend
-        # Runs an operation with checked arguments. It is the backend's own method: every call passes through it.
-        self.run: Runner = backend.run
+        # Runs an operation with checked arguments: every call passes through it.
+        self.run: Runner = tracing.traced(url, backend.run)
 
     def create(self, name: str, *, exist_ok: bool = False, **settings: Unpack[Changes]) -> Queue:
         """Make a queue; `penstock.Settings` explains each setting.

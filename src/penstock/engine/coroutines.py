@@ -35,6 +35,7 @@ from penstock.contract.operations import (
     Show,
 )
 from penstock.contract.settings import MAX_PAYLOAD
+from penstock.contract.stream_operations import AllStreams
 from penstock.engine.backend import Committing, Engine
 from penstock.engine.queue import STEPS, LiveQueue, Waiter
 from penstock.engine.views import Taken
@@ -184,8 +185,9 @@ class LocalBackend:
             return self._look(operation)  # type: ignore[arg-type]
         if isinstance(operation, Publish):
             return self._publish(operation)  # type: ignore[return-value]
-        # Loads and streams take long, so they have threads of their own.
-        threads = self._loaders if operation.part in ("uploads", "streams") else self._threads
+        # Loads and streams take long, so they have threads of their own; listing streams, as metrics do, is quick.
+        is_long = operation.part in ("uploads", "streams") and not isinstance(operation, AllStreams)
+        threads = self._loaders if is_long else self._threads
         return asyncio.get_running_loop().run_in_executor(threads, partial(self.engine.run, operation))
 
     async def listed(self, operation: Peek | Messages) -> AsyncIterator[Message]:

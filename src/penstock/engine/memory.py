@@ -151,5 +151,8 @@ class MemoryKind(Kind):
     def absolute(self, url: str) -> str:
         return url
 
+    def files(self, url: str) -> str | None:
+        return None
+
 
 KIND = MemoryKind()

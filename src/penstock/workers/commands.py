@@ -14,6 +14,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import IO
 
+from penstock.contract import tracing
 from penstock.contract.message import Message
 from penstock.workers.options import Fail, Release
 
@@ -146,7 +147,7 @@ class _LastLine:
 
 
 def environment(message: Message) -> dict[bytes, bytes]:
-    """The environment variables of a message."""
+    """The environment variables of a message, and of its trace: TRACEPARENT and the like."""
     told = {
         "PENSTOCK_ID": message.id,
         "PENSTOCK_QUEUE": message.queue,
@@ -157,9 +158,14 @@ def environment(message: Message) -> dict[bytes, bytes]:
     }
     if message.group is not None:
         told["PENSTOCK_GROUP"] = message.group
+    told.update((_variable(name), value) for name, value in tracing.carried(message).items())
     for name, value in message.headers.items():
-        told["PENSTOCK_HEADER_" + re.sub("[^A-Za-z0-9]", "_", name).upper()] = value
+        told["PENSTOCK_HEADER_" + _variable(name)] = value
     return {name.encode(): value.replace("\0", "\ufffd").encode() for name, value in told.items()}
+
+
+def _variable(name: str) -> str:
+    return re.sub("[^A-Za-z0-9]", "_", name).upper()
 
 
 def _signal(process: subprocess.Popen[bytes], number: signal.Signals) -> None:

@@ -137,10 +137,11 @@ class _Tasks(Worker[Message, "asyncio.Task[None]"]):
 
     async def _handle(self, held: Held[Message]) -> None:
         try:
-            if self._in_loop:
-                await self._handler(held.message)
-            else:
-                await _in_thread(self._handler, held.message)
+            with self.working(held):
+                if self._in_loop:
+                    await self._handler(held.message)
+                else:
+                    await _in_thread(self._handler, held.message)
         except asyncio.CancelledError:  # by drop(), or by the handler itself
             self.end(held, RELEASE)
         except BaseException as error:

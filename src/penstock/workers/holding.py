@@ -32,7 +32,7 @@ ACK, RELEASE = Outcome("ack"), Outcome("release")
 class Held(Generic[AnyMessage]):
     """A claimed message."""
 
-    __slots__ = ("began", "extend_at", "message", "outcome", "receipt", "settled")
+    __slots__ = ("began", "extend_at", "message", "outcome", "receipt", "settled", "work")
 
     def __init__(self, message: AnyMessage, began: float, extend_at: float) -> None:
         self.message = message
@@ -41,6 +41,7 @@ class Held(Generic[AnyMessage]):
         self.extend_at = extend_at
         self.outcome: Outcome | None = None  # once the handler has ended
         self.settled: Outcome | None = None  # if the handler has settled the message itself
+        self.work: Any = None  # the handler's, for tracing.settling()
 
 
 class Holding(Generic[AnyMessage]):

@@ -152,7 +152,8 @@ class _Threads(Worker[Message, threading.Thread]):
     async def _handle(self) -> None:
         while (held := self._todo.get()) is not None:
             try:
-                self._handler(held.message)
+                with self.working(held):
+                    self._handler(held.message)
             except BaseException as error:
                 self.end(held, *self.raised(held, error))
             else:

@@ -13,17 +13,19 @@ from __future__ import annotations
 import logging
 import time
 from abc import abstractmethod
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeAlias, TypeVar
 
+from penstock.contract import tracing
 from penstock.contract.settings import Settings
 from penstock.errors import LeaseExpired
 from penstock.workers.holding import ACK, RELEASE, AnyMessage, Held, Holding, Outcome, alike
-from penstock.workers.options import GLANCE, PASSING, PATIENCE, POLL, Options, Pauses, Result, Worked
+from penstock.workers.options import GLANCE, PASSING, PATIENCE, POLL, Options, Pauses, Release, Result, Worked
 
 if TYPE_CHECKING:
     import asyncio
     import threading
-    from collections.abc import Awaitable, Callable, Sequence
+    from collections.abc import Awaitable, Callable, Iterator, Sequence
     from contextlib import AbstractContextManager
 
 Part = TypeVar("Part")  # a thread, or a task
@@ -256,6 +258,12 @@ class Worker(Generic[AnyMessage, Part]):
 
     # Handlers
 
+    @contextmanager
+    def working(self, held: Held[AnyMessage]) -> Iterator[None]:
+        """What a handler does in here is the work on that message, for tracing."""
+        with tracing.processing(held.message, no_errors=Release) as held.work:
+            yield
+
     def raised(self, held: Held[AnyMessage], error: BaseException) -> tuple[Outcome, BaseException | None]:
         """The outcome of a handler that has raised, and the error that ends the worker, if it does."""
         if isinstance(error, Exception):
@@ -321,7 +329,8 @@ class Worker(Generic[AnyMessage, Part]):
         receipts = [each.receipt for each in held]
         lost: set[str] = set()
         try:
-            await self._try(lambda: outcome.settle(self.queue, receipts), lambda: self._leaving)
+            with tracing.settling(each.work for each in held):
+                await self._try(lambda: outcome.settle(self.queue, receipts), lambda: self._leaving)
         except _GivenUp:
             lost = set(receipts)
             _log.warning("%d message(s) could not be settled: their leases will end", len(lost))

@@ -4,13 +4,16 @@ import asyncio
 import logging
 import os
 import resource
+import shutil
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import chain
 from typing import Any, TypeAlias
 
 from penstock.contract.backend import Histogram
 from penstock.contract.operations import Figures
+from penstock.contract.stream_operations import AllStreams
+from penstock.contract.streams import StreamInfo
 from penstock.errors import PenstockError
 from penstock.http.server.exchange import Answer, Problem, Request, json_answer
 from penstock.version import __version__
@@ -35,6 +38,18 @@ _QUEUE_FAMILIES = (
     ("expired_total", "counter", "Messages whose retention ended before they were done.", "expired"),
     ("given_up_total", "counter", "Messages that failed for good, after their last attempt.", "given_up"),
 )  # fmt: skip
+_STREAM_FAMILIES: tuple[tuple[str, str, Callable[[StreamInfo, float], float]], ...] = (
+    ("held_messages", "Messages of the batch that a stream holds.", lambda info, now: info.messages),
+    (
+        "held_seconds", "For how long a stream has held its batch; 0 if it holds none.",
+        lambda info, now: 0 if info.since is None else max(now - info.since, 0) / 1000,
+    ),
+    (
+        "lag_messages", "Messages that wait in a stream's queue, or that a follower has not read yet.",
+        lambda info, now: info.lag,
+    ),
+)  # fmt: skip
+_MOST_STREAMS = 1_000  # that have metrics, by name
 _STUCK = 10.0  # seconds after which a commit that still runs means a disk that hangs
 _log = logging.getLogger("penstock.server")
 _TEXT = f"Content-Type: {MEDIA_TYPE}\r\n".encode()
@@ -43,28 +58,48 @@ _TEXT = f"Content-Type: {MEDIA_TYPE}\r\n".encode()
 def queues(figures: Sequence[Figures]) -> Iterator[str]:
     """The metrics of queues. A queue that an error has stopped has none but `up`."""
     about = "0 if an error has stopped the queue: restart the server."
-    yield from _queue_family(figures, "up", "gauge", about, "up")
-    for family in _QUEUE_FAMILIES:
-        yield from _queue_family([each for each in figures if each.up], *family)
+    yield from _family("penstock_queue_up", "gauge", about, (({"queue": each.queue}, each.up) for each in figures))
+    # Most of the metrics are these, so each queue's label is made once.
+    up = [(each, f'queue="{each.queue.translate(_ESCAPES)}"') for each in figures if each.up]
+    for name, kind, about, attribute, *label in _QUEUE_FAMILIES:
+        metric = f"penstock_queue_{name}"
+        yield from _family(metric, kind, about, ())
+        for each, queue in up:
+            value = getattr(each, attribute)
+            if label:
+                for key, count in value.items():
+                    yield f'{metric}{{{queue},{label[0]}="{key}"}} {count}\n'
+            else:
+                yield f"{metric}{{{queue}}} {_number(value)}\n"
 
 
-def _queue_family(
-    figures: Sequence[Figures], name: str, kind: str, about: str, attribute: str, label: str = ""
-) -> Iterator[str]:
-    samples: list[_Sample] = []
-    for each in figures:
-        value = getattr(each, attribute)
-        if label:
-            samples += [({"queue": each.queue, label: key}, count) for key, count in value.items()]
-        else:
-            samples.append(({"queue": each.queue}, value))
-    return _family(f"penstock_queue_{name}", kind, about, samples)
-
-
-def commits(seconds: Histogram, records: Histogram) -> Iterator[str]:
+def commits(seconds: Histogram, records: Histogram, running: float) -> Iterator[str]:
     """The metrics of commits: how long they take, and how many operations each makes durable."""
     yield from _histogram("penstock_commit_seconds", "Time that a commit took, its sync included.", seconds)
     yield from _histogram("penstock_commit_records", "Operations that one commit made durable.", records)
+    yield from _one("penstock_commit_running_seconds", "For how long the longest running commit has run.", running)
+
+
+def streams(found: Sequence[StreamInfo], now: float) -> Iterator[str]:
+    """The metrics of streams; `now` in milliseconds."""
+    for name, about, value in _STREAM_FAMILIES:
+        samples = (
+            ({"queue": each.queue, "stream": each.stream, "mode": each.mode}, value(each, now))
+            for each in found[:_MOST_STREAMS]
+        )
+        yield from _family(f"penstock_stream_{name}", "gauge", about, samples)
+
+
+def disk(files: str | None) -> Iterator[str]:
+    """The metrics of the disk with the store's files."""
+    if files is None:
+        return
+    try:
+        found = shutil.disk_usage(files)
+    except OSError:
+        return  # the store's folder is gone
+    yield from _one("penstock_disk_bytes", "Size of the file system with the store.", found.total)
+    yield from _one("penstock_disk_free_bytes", "Bytes of it that are free for the store.", found.free)
 
 
 def server(is_open: bool, connections: int, buffered: int, answers: Mapping[int, int]) -> Iterator[str]:
@@ -152,11 +187,17 @@ async def metrics(backend: Any, request: Request) -> Answer:
     """GET /-/metrics."""
     request.parameters()
     service, figures = request.service, await backend.figures()
+    try:
+        found = await backend.run(AllStreams())
+    except PenstockError:  # a kind of store without streams, or a store that has failed
+        found = []
 
     def render() -> bytes:  # in a thread: there may be very many queues
         parts = chain(
             queues(figures),
-            commits(backend.commit_seconds, backend.commit_records),
+            streams(found, time.time() * 1000),
+            commits(backend.commit_seconds, backend.commit_records, max(0.0, backend.longest_commit())),
+            disk(service.store_files),
             server(backend.is_open(), service.connections, service.buffered, dict(service.answers)),
             process(),
         )

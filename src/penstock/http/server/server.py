@@ -17,6 +17,7 @@ from itertools import chain, islice, takewhile
 from typing import TYPE_CHECKING, Any, Protocol
 
 from penstock.contract.backend import Served
+from penstock.contract.kinds import kind_of
 from penstock.errors import InvalidArgument, NotSupported
 from penstock.http.server.access import Hosts
 from penstock.http.server.connection import Connection, Heads
@@ -118,6 +119,7 @@ class Service:
         self.access = access
         self.hosts = hosts  # checked where no token is asked for; None: no browser can connect (Unix socket)
         self.access_log = access_log
+        self.store_files: str | None = None  # the store's folder or file on this machine
         self.answers: dict[int, int] = defaultdict(int)  # by status
         self.heads = Heads()
         self.loop = asyncio.get_running_loop()
@@ -375,6 +377,7 @@ class Server:
         self._service = Service(
             local, self._limits, self._access, self._hosts, self._access_log, local.descriptors
         )
+        self._service.store_files = kind_of(self._store.url).files(self._store.url)
         loop = asyncio.get_running_loop()
         loop.set_exception_handler(self._service.on_error)
         self._acceptors = [Acceptor(self._service, each, Connection, self._tls) for each in sockets]
