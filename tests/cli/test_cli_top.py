@@ -11,9 +11,12 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
 import penstock
+from penstock.cli import cli
 from penstock.cli.top import Row, Watch
+from penstock.contract.monitoring import MOST, Changes
 from penstock.contract.operations import Figures
 from penstock.http.client.backend import RemoteBackend
 from tests.cli.conftest import Place
@@ -66,6 +69,28 @@ def test_rates_are_what_has_happened_since_the_look_before(place: Place) -> None
         assert found.out == 0
     place.jobs.purge()
     assert bool(row(watch, place.jobs.name).out) is not bool(found.figures.events)  # a purge is no consumer
+
+
+def test_of_a_server_the_rates_of_the_last_minute_are_shown_at_once() -> None:
+    with penstock.open("memory:") as store, serving(store) as server, penstock.open(server.url) as asked:
+        asked.run(Changes())  # from here on the server knows what has happened
+        for number in range(MOST + 1):
+            store.create(f"queue-{number}")
+        store.queue("queue-7").put_many(["a", "b"])
+        store.queue("queue-7").pop()
+        watch = Watch(asked, "queue", remembers=True)
+        watch.look()
+        rates = {each.figures.queue: (each.into, each.out) for each in watch.rows}
+        assert len(rates) == MOST + 2
+        assert rates["queue-8"] == rates["default"] == (0, 0)
+        into, out = rates["queue-7"]
+        assert into is not None
+        assert out is not None
+        assert 0 < into == pytest.approx(2 * out, abs=0.002)
+        assert row(watch, "queue-7").into == 0  # since the look before
+        shown = CliRunner().invoke(cli, ["--store", server.url, "top", "--once", "--json"])
+        [seven] = [each for each in json.loads(shown.stdout)["queues"] if each["queue"] == "queue-7"]
+        assert seven["in"] > 0
 
 
 def test_rates_are_not_known_after_counters_began_anew(tmp_path: Path) -> None:

@@ -1,8 +1,11 @@
 """Looking without touching: peek, messages, counts."""
 
+from typing import Any
+
 import pytest
 
-from penstock import Draft, InvalidArgument, Queue, SimulatedClock
+from penstock import Draft, InvalidArgument, Queue, SimulatedClock, Store
+from penstock.contract.operations import Messages
 from tests.conformance.conftest import MakeQueue
 
 
@@ -39,6 +42,25 @@ def test_messages_lists_each_state_in_the_order_of_putting(make_queue: MakeQueue
         assert [message.payload.decode() for message in queue.messages(state)] == [payload]
     assert queue.counts() == dict.fromkeys(("delayed", "available", "in_flight", "done", "failed"), 1)
     assert len(queue) == queue.count() == 2
+
+
+def test_messages_are_listed_from_after_one_id_until_another(make_queue: MakeQueue, store: Store) -> None:
+    if not isinstance(store, Store):
+        pytest.skip("for coroutines the same backend lists")
+    queue = make_queue(max_attempts=1)
+    ids = queue.put_many([b"%d" % number for number in range(7)])
+    queue.fail(*queue.claim(3))
+
+    def listed(**wanted: Any) -> list[str]:
+        return [message.id for message in store.run(Messages(queue.name, **wanted))]
+
+    assert listed(after=ids[1]) == ids[2:]
+    assert listed(until=ids[1]) == ids[:2]
+    assert listed(after=ids[0], until=ids[4], state="failed") == ids[1:3]
+    assert listed(after=ids[0], state="available") == ids[3:]
+    assert listed(after=ids[6]) == []
+    queue.remove(ids[1], ids[4])
+    assert listed(after=ids[0]) == [ids[2], ids[3], ids[5], ids[6]]
 
 
 def test_a_message_is_found_by_its_id_in_every_state(make_queue: MakeQueue) -> None:

@@ -258,6 +258,16 @@ def test_every_field_is_described() -> None:
     assert set(SCHEMAS["Attempt"]["properties"]) == set(Attempt._fields)
 
 
+def watch_a_queue(call: Callable[..., Any], q: str) -> None:
+    """Ask for what the server remembers of a queue with messages, one of which has failed once."""
+    change = call("GET", "/-/api/changes", 200).json()["change"]
+    assert call("GET", "/-/api/overview", 200, {"search": "life", "sort": "oldest"}).json()["found"] == 1
+    assert call("GET", "/-/api/history", 200, {"span": "day"}).json()["change"] >= change
+    assert call("GET", q + "/history", 200).json()["series"]["available"][-1] >= 1
+    assert call("GET", q + "/reasons", 200, {"state": "available"}).json()["reasons"]
+    assert call("GET", "/-/api/activity", 200).json()["consumers"][0]["queue"] == "life"
+
+
 def test_a_life_in_which_every_success_happens(url: str) -> None:
     """Random requests seldom succeed; here all of them do, each in every way that the document knows."""
     seen: set[tuple[str, str, str]] = set()
@@ -304,6 +314,7 @@ def test_a_life_in_which_every_success_happens(url: str) -> None:
     call("POST", q + "/fail", 204, body={"receipts": [second], "reason": "no disk"})
     call("POST", q + "/release", 204, body={"receipts": [third]})
     id_ = messages[1]["id"]
+    watch_a_queue(call, q)
     assert "life" in [each["queue"] for each in call("GET", "/-/api/figures", 200).json()["queues"]]
     assert call("GET", q + "/messages/{id}", 200).json()["messages"][0]["id"] == id_
     assert call("GET", q + "/messages/{id}/attempts", 200).json()["attempts"][0]["reason"] == "no disk"
@@ -337,7 +348,7 @@ def test_a_life_in_which_every_success_happens(url: str) -> None:
     call("DELETE", "/{queue}", 204)
     for path, status in (
         ("/", 303), ("/-/docs", 200), ("/-/openapi.json", 200), ("/-/healthz", 200), ("/-/readyz", 200),
-        ("/-/metrics", 200),
+        ("/-/metrics", 200), ("/-/api/whoami", 200), ("/-/api/server", 200),
     ):  # fmt: skip
         call("GET", path, status)
     described = {

@@ -13,7 +13,7 @@ from pathlib import Path
 import penstock
 from penstock.engine.backend import Engine
 from penstock.engine.coroutines import LocalBackend
-from penstock.http.server import Limits, serve_in_thread
+from penstock.http.server import Limits, serve_in_thread, watch
 from penstock.http.server.connection import Connection
 from penstock.http.server.server import Deadlines
 from penstock.sharing.backend import engine_of
@@ -167,7 +167,8 @@ class Victim:
 
     def _tasks(self) -> int:
         async def count() -> int:
-            return len(asyncio.all_tasks()) - 2  # this one, and that which serves
+            others = [task for task in asyncio.all_tasks() if task.get_name() != watch.TASK]
+            return len(others) - 2  # this one, and that which serves
 
         return asyncio.run_coroutine_threadsafe(count(), self.running._loop).result()
 

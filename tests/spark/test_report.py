@@ -21,6 +21,7 @@ from penstock.errors import InvalidArgument, PenstockError
 from penstock.http.server import serve_in_thread
 from penstock.spark.jobs import archive, report
 from penstock.spark.jobs.reporting import charts, numbers
+from penstock.spark.jobs.reporting.job import last_day
 from penstock.spark.jobs.reporting.numbers import Figures, Numbers, Reason, Slice, Times
 from penstock.spark.jobs.reporting.page import render
 from penstock.stores.journal.store import open_journal
@@ -267,6 +268,45 @@ def test_the_page_needs_nothing_but_itself_and_shows_the_largest_of_many_queues(
     assert len(page) < 700_000
 
 
+def test_the_last_day_is_drawn_as_a_server_remembers_it() -> None:
+    with penstock.open("memory:") as store:
+        server = serve_in_thread(store)
+        try:
+            assert last_day("memory:") is None
+            assert last_day(server.url) is not None  # from here on the server knows what has happened
+            store.queue().put_many([b"a"] * 9_000)
+            store.queue().pop()
+            history = last_day(server.url)
+        finally:
+            server.stop()
+    assert history is not None
+    found = numbers.remembered(history)
+    assert found is not None
+    windows, slices = found
+    assert (windows.length, windows.starts()[-1] + windows.length) == (900_000, history["end"])
+    assert slices[-1].depth == 8_999
+    assert sum(each.put for each in slices) == 9_000
+    assert sum(each.done for each in slices) == 1
+    page = render(Numbers(None, 0, 0, figures("", 0), [], {}, {}), "a", None, START, [], day=found)
+    assert "The last day, as the server remembers it" in page
+    assert "8,999 unsettled at the end" in page
+    assert Outline(page).open == []
+
+
+def test_a_remembered_day_begins_when_it_is_known_and_sleeps_with_the_machine() -> None:
+    values = [None, None, 1.0, None, 2.0]
+    names = ("delayed", "available", "in_flight", "in", "out", "given_up")
+    series = {name: [None if each is None else each * 2 for each in values] for name in names}
+    history = {"seconds": 900, "end": START, "covered": [0, 0, 450, 0, 900], "series": series}
+    found = numbers.remembered(history)
+    assert found is not None
+    windows, slices = found
+    assert (windows.count, windows.first) == (3, START - 3 * 900_000)
+    assert [(each.put, each.depth) for each in slices] == [(900, 6), (0, 6), (3_600, 12)]
+    nothing = {name: [None] * 5 for name in names}
+    assert numbers.remembered(history | {"series": nothing}) is None
+
+
 @pytest.mark.parametrize("kind", ["text:", "folder:", "slate:", "memory:", ""])
 def test_a_report_is_made_through_a_server_of_any_store(spark: SparkSession, tmp_path: Path, kind: str) -> None:
     with penstock.open(f"{kind}{tmp_path / 'data'}") as store:
@@ -280,4 +320,5 @@ def test_a_report_is_made_through_a_server_of_any_store(spark: SparkSession, tmp
             server.stop()
     document = json.loads((tmp_path / "report" / "report.json").read_text())
     assert document["streams"] == []
+    assert document["remembered"]["series"]["available"][-1] == 1
     assert (tmp_path / "report" / "report.html").read_text()

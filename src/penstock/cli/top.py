@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import click
+from click.core import ParameterSource
 from rich import box
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
@@ -22,6 +23,8 @@ from rich.text import Text
 import penstock
 from penstock.cli import output, times
 from penstock.cli.app import cli, json_option, open_store, seconds
+from penstock.contract.kinds import kind_of
+from penstock.contract.monitoring import MOST, Overview
 from penstock.contract.operations import Figures
 from penstock.errors import PenstockError, StoreUnreachable
 from penstock.system.clock import SystemClock
@@ -72,9 +75,11 @@ class Row:
 class Watch:
     """Looks at a store again and again, and compares each look with the one before."""
 
-    def __init__(self, store: penstock.Store, sort: str) -> None:
+    def __init__(self, store: penstock.Store, sort: str, remembers: bool = False) -> None:
+        """`remembers`: the first look has the rates of the last minute, if a server has the store."""
         self._store = store
         self._sort = sort
+        self._remembers = remembers and kind_of(store.url).remote
         self._clock = SystemClock()
         self._before: dict[str, Figures] = {}
         self._looked = 0.0
@@ -88,8 +93,22 @@ class Watch:
         self.at, now = self._clock.now(), self._clock.monotonic()
         passed, self._looked = now - self._looked, now
         rows = [_row(each, self._before.get(each.queue), passed) for each in figures]
+        if self._remembers and not self._before:
+            remembered = self._remembered()
+            rows = [Row(each, *remembered.get(each.queue, (None, None))) for each in figures]
         self._before = {each.queue: each for each in figures}
         self.rows, self.problem = sorted(rows, key=lambda row: row.key(self._sort)), None
+
+    def _remembered(self) -> dict[str, tuple[float, float]]:
+        """The rates of the last minute by queue, as a server remembers them; none of an earlier version."""
+        rates: dict[str, tuple[float, float]] = {}
+        with suppress(PenstockError):
+            found = 1
+            while len(rates) < found:
+                page = self._store.run(Overview(skip=len(rates), limit=MOST, points=1))
+                rates |= {each["queue"]: (each["in"], each["out"]) for each in page["queues"]}
+                found = page["found"] if page["queues"] else 0
+        return rates
 
     def look_again(self) -> None:
         """Look at every queue; while a server does not answer, the queues stay as they were."""
@@ -157,17 +176,21 @@ def top(ctx: click.Context, interval: float, sort: str, once: bool, as_json: boo
 
     Rates come from counters of the process that has the store open. Text and folder stores, which many processes
     use at once, and servers of earlier versions have none: there, `in` is by how much the number of unsettled
-    messages has grown, and `out` by how much it has shrunk. A rate is empty until it is known.
+    messages has grown, and `out` by how much it has shrunk. A rate is empty until it is known. A server remembers
+    its queues, so at first its rates are those of the last minute.
 
-    Without a terminal, or with --once, prints one table, with the rates of one --interval (0: no rates), and ends.
+    Without a terminal, or with --once, prints one table, with the rates of one --interval (0: no rates), and ends;
+    of a server without --interval those of the last minute, at once.
     With --json a line for each refresh, an object with the time and all queues; with --once a single one.
     """
     if interval < _SHORTEST and (interval or not once):
         raise click.UsageError(f"--interval {interval}: give at least {_SHORTEST} seconds, or 0 with --once")
-    watch = Watch(open_store(ctx), sort)
-    if once or not (as_json or sys.stdout.isatty()):
+    ends = once or not (as_json or sys.stdout.isatty())
+    is_asked = ctx.get_parameter_source("interval") is not ParameterSource.DEFAULT
+    watch = Watch(open_store(ctx), sort, remembers=not (ends and is_asked))
+    if ends:
         watch.look()
-        if interval:
+        if interval and any(row.into is None for row in watch.rows):
             _pause(interval)
             watch.look()
         if as_json:

@@ -2,9 +2,9 @@
 
 import threading
 from bisect import bisect_left
-from collections.abc import AsyncIterator, Awaitable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Iterable, Sequence
 from itertools import accumulate
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
 
 from penstock.contract.message import Message
 from penstock.contract.operation import Operation
@@ -13,7 +13,22 @@ from penstock.contract.operations import Messages, Peek
 if TYPE_CHECKING:
     from asyncio import Future
 
+    from penstock.contract.loads import LoadInfo
+    from penstock.contract.streams import FollowerInfo
+
 Result = TypeVar("Result")
+FLOWS = ("in", "out", "failures", "leases_expired", "given_up")
+
+
+class Reading(NamedTuple):
+    """A queue's counts and counters at one moment, as cheap as they can be had."""
+
+    queue: str
+    up: bool  # False: an error has stopped the queue
+    counts: tuple[int, ...]  # messages by state, as STATES has them
+    flows: tuple[int, ...] | None  # counters of what has happened, as FLOWS has them; None: the store has none
+    in_line: int  # waiting consumers
+    max_size: int = 0  # its setting, where that is known; 0: no limit
 
 
 class Backend(Protocol):
@@ -76,6 +91,15 @@ class Served(AsyncBackend, Protocol):
 
     async def figures(self) -> Any:
         """Metrics of every queue."""
+
+    async def readings(self) -> Iterable[Reading]:
+        """A reading of every queue, made while the caller iterates where that costs only memory."""
+
+    async def waits(self, queues: Sequence[str]) -> dict[str, float]:
+        """Seconds of the longest wait of an available message, by queue; deleted queues are left out."""
+
+    async def under_way(self) -> "tuple[list[FollowerInfo], list[LoadInfo]]":
+        """Followers of the store, and open loads, as far as this process knows them."""
 
     @property
     def failure(self) -> BaseException | None:

@@ -40,6 +40,17 @@ class Outcome(NamedTuple):
     messages: int
 
 
+class LoadInfo(NamedTuple):
+    """A load under way."""
+
+    load: str
+    began: int
+    touched: int  # when a request touched it last
+    parts: int
+    messages: int
+    queues: list[str]  # that it makes
+
+
 class Brought(NamedTuple):
     """The messages of a run in one queue."""
 

@@ -27,6 +27,17 @@ class StreamInfo(NamedTuple):
     lag: int  # messages that wait to be claimed, or that a follower has not read yet
 
 
+class FollowerInfo(NamedTuple):
+    """A follower's session."""
+
+    queue: str
+    follower: str
+    seen: int  # when it asked last
+    position: int  # the number of the last message that it has read
+    lag: int  # messages that it has not read yet, about: numbers without a message count
+    held_back: int | None  # bytes that are kept for it alone; None: it is just asking
+
+
 class BatchPlan(NamedTuple):
     """Where the messages of a batch are: rows in pages (rules/rows.py), and files with the bodies."""
 

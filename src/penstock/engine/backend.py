@@ -2,22 +2,24 @@
 
 import os
 import threading
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
+from penstock.contract.backend import Reading
+from penstock.contract.loads import LoadInfo
 from penstock.contract.message import PUBLISH_HEADER, Entry, checked_headers
 from penstock.contract.operation import Operation
 from penstock.contract.operations import Figures, Put, Redrive
 from penstock.contract.refusals import exists_already, not_found
 from penstock.contract.settings import QueueInfo, Settings
-from penstock.contract.streams import not_supported
+from penstock.contract.streams import FollowerInfo, not_supported
 from penstock.engine.moves import Moves
 from penstock.engine.queue import LOOKS, STEPS, LiveQueue, Waiter
 from penstock.engine.storage import Storage
 from penstock.engine.views import Taken, parse_ids
-from penstock.errors import LeaseExpired, NotSupported, StoreClosed
+from penstock.errors import LeaseExpired, NotSupported, PenstockError, StoreClosed
 from penstock.rules.ledger import Ledger
 from penstock.system.clock import Alarm, Clock, SteadyClock
 from penstock.system.threads import Lock, SystemThreads, Threads
@@ -203,6 +205,18 @@ class Engine:
             queues = sorted(self._queues.items())
         return [queue.figures() for _, queue in queues]
 
+    def readings(self) -> Iterator[Reading]:
+        """A reading of every queue; also of a store that was stopped."""
+        return (queue.reading() for queue in list(self._queues.values()))
+
+    def waits(self, queues: Iterable[str]) -> dict[str, float]:
+        """The longest wait of an available message, by queue."""
+        found = {}
+        for name in queues:
+            with suppress(PenstockError):  # it was deleted, or stopped
+                found[name] = self.find(name).waiting_seconds()
+        return found
+
     def tend(self) -> None:
         """End leases, delays and retentions that are over in idle queues."""
         for queue in list(self._queues.values()):
@@ -271,6 +285,13 @@ class Engine:
     def streams(self) -> Any:
         """The streams that read queues of this store."""
         raise not_supported("a store in memory")
+
+    def under_way(self) -> tuple[list[FollowerInfo], list[LoadInfo]]:
+        """The followers of the store, and its open loads."""
+        try:
+            return self.streams().followers(), self.uploads().under_way()
+        except NotSupported:
+            return [], []
 
     def close(self) -> None:
         with self._lock:

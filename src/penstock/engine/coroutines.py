@@ -6,7 +6,7 @@ bodies, run in threads: while one commit of a queue runs, later operations gathe
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial
@@ -15,7 +15,8 @@ from math import inf
 from operator import attrgetter
 from typing import Any, NamedTuple, Protocol, TypeAlias, TypeVar
 
-from penstock.contract.backend import Histogram
+from penstock.contract.backend import Histogram, Reading
+from penstock.contract.loads import LoadInfo
 from penstock.contract.message import Entry, Message, Plain
 from penstock.contract.names import DEFAULT
 from penstock.contract.operation import Operation
@@ -36,6 +37,7 @@ from penstock.contract.operations import (
 )
 from penstock.contract.settings import MAX_PAYLOAD
 from penstock.contract.stream_operations import AllStreams
+from penstock.contract.streams import FollowerInfo
 from penstock.engine.backend import Committing, Engine
 from penstock.engine.queue import STEPS, LiveQueue, Waiter
 from penstock.engine.views import Taken
@@ -204,6 +206,15 @@ class LocalBackend:
 
     async def figures(self) -> list[Figures]:
         return await self._in_thread(self.engine.figures)
+
+    async def readings(self) -> Iterable[Reading]:
+        return self.engine.readings()
+
+    async def waits(self, queues: Sequence[str]) -> dict[str, float]:
+        return await self._in_thread(self.engine.waits, queues)
+
+    async def under_way(self) -> tuple[list[FollowerInfo], list[LoadInfo]]:
+        return await self._in_thread(self.engine.under_way)
 
     def is_open(self) -> bool:
         return self.engine.is_open()

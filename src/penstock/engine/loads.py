@@ -18,7 +18,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
-from penstock.contract.loads import MAX_RUN, Brought, Outcome, Sent, SinkCommit, TooManyLoads
+from penstock.contract.loads import MAX_RUN, Brought, LoadInfo, Outcome, Sent, SinkCommit, TooManyLoads
 from penstock.contract.message import Attempt, Entry, Plain
 from penstock.contract.names import DEFAULT
 from penstock.contract.settings import Settings, text
@@ -140,6 +140,18 @@ class OpenLoads:
     def run(self, run: str) -> list[Brought] | None:
         taken = self._depot.taken(text("run", run, 1, MAX_RUN))
         return None if taken is None else taken.brought
+
+    def under_way(self) -> list[LoadInfo]:
+        """The open loads."""
+        with self._changed:
+            opened = [(each, list(each.parts.values())) for each in self._open.values()]
+        return [
+            LoadInfo(
+                each.name, began_at(each.name) or each.touched, each.touched, len(parts),
+                sum(part.staged.messages for part in parts), sorted(each.queues),
+            )
+            for each, parts in opened
+        ]  # fmt: skip
 
     def begin(self, queues: Mapping[str, Settings]) -> str:
         """Open a load. Its commit makes those of these queues that do not exist by then."""

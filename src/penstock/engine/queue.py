@@ -18,6 +18,7 @@ from itertools import accumulate
 from typing import Any, TypeAlias, TypeVar
 
 from penstock.contract import operations
+from penstock.contract.backend import Reading
 from penstock.contract.message import Attempt, Entry, Message
 from penstock.contract.operation import Operation
 from penstock.contract.operations import AttemptPage, Figures, Held, attempt_page
@@ -81,6 +82,7 @@ class LiveQueue:
         self._written: dict[type, int] = defaultdict(int)  # messages, by the record that was written of them
         self._moved_in = self._moved_out = 0  # messages that are counted as put and as removed, too
         self._before = self._counted()
+        self._waited: tuple[object, int | None] = None, None  # as what the longest wait was searched for
 
     @property
     def settings(self) -> Settings:
@@ -485,11 +487,48 @@ class LiveQueue:
         """How many messages are in each state."""
         return self.run(lambda now: self._state.counts())[0]
 
+    def reading(self) -> Reading:
+        """Counts and counters as they are, without the lock: those of idle queues wait for tend()."""
+        state, written = self._state, self._written
+        before = self._before
+        flows = (
+            state.arrived - before[0] - self._moved_in,
+            written.get(records.Ack, 0) + written.get(records.Pop, 0),
+            written.get(records.Fail, 0),
+            state.leases_expired - before[1],
+            state.given_up - before[3],
+        )
+        return Reading(
+            self.name,
+            self._stopped is None,
+            tuple(state.by_state[1:]),
+            flows,
+            len(self._line),
+            self.settings.max_size,
+        )
+
+    def waiting_seconds(self) -> float:
+        """For how long the available message has waited that has waited longest."""
+
+        def look(now: int) -> float:
+            since = self._waiting_since()
+            return 0 if since is None else max(now - since, 0) / 1000
+
+        return self.run(look)[0]
+
+    def _waiting_since(self) -> int | None:
+        """The state's, searched for again only if something has changed since the last time."""
+        state = self._state
+        asked = state.next_seq, sum(self._written.values()), state.leases_expired, tuple(state.by_state)
+        if self._waited[0] != asked:
+            self._waited = asked, state.waiting_since()
+        return self._waited[1]
+
     def figures(self) -> Figures:
         """The queue's figures since the store was opened."""
 
         def look(now: int) -> Figures:
-            since = self._state.waiting_since()
+            since = self._waiting_since()
             put, *by_time = [now - then for now, then in zip(self._counted(), self._before, strict=True)]
             written = {name: self._written.get(kind, 0) for kind, name in EVENTS.items()}
             events = {"put": put - self._moved_in, **written, "removed": written["removed"] - self._moved_out}

@@ -12,10 +12,11 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from itertools import accumulate, islice
+from operator import itemgetter
 from typing import Any, Generic, Protocol, TypeVar
 
 from penstock.contract.message import Message
-from penstock.contract.streams import HEARTBEAT, Ahead, Start, StreamInfo, is_reader_gone
+from penstock.contract.streams import HEARTBEAT, Ahead, FollowerInfo, Start, StreamInfo, is_reader_gone
 from penstock.engine.queue import LiveQueue
 from penstock.engine.storage import Storage
 from penstock.engine.views import fill, parse_ids, row_as_seen
@@ -73,6 +74,7 @@ class _Session:
         self.feed: Feed | None = None
         self.users = 0
         self.heard = 0
+        self.position = 0  # the last message that was read
 
 
 class Feeds:
@@ -99,9 +101,25 @@ class Feeds:
                 raise
             if session.feed is None or after < session.feed.begin:
                 _read_from(session, feed, after)
+                session.position = after
             else:
                 feed.close()
             return after, gaps
+
+    def all(self, next_seq: Callable[[str], int]) -> list[FollowerInfo]:
+        """Every follower, by queue and name. `next_seq`: the number above all messages of a queue."""
+        with self._lock:
+            sessions = sorted(self._sessions.items(), key=itemgetter(0))
+        found = []
+        for (queue, follower), each in sessions:
+            held = None
+            if each.lock.acquire(blocking=False):
+                held = 0 if each.feed is None else each.feed.held_back()
+                each.lock.release()
+            with suppress(PenstockError):  # the queue was deleted
+                lag = max(0, next_seq(queue) - 1 - each.position)
+                found.append(FollowerInfo(queue, follower, each.heard, each.position, lag, held))
+        return found
 
     @contextmanager
     def feed(self, queue: str, follower: str, after: int) -> Iterator[Feed]:
@@ -110,6 +128,7 @@ class Feeds:
             feed = session.feed
             if feed is None or after < feed.begin:
                 feed = _read_from(session, self._make(queue), after)
+            session.position = after
             yield feed
 
     def leave(self, queue: str, follower: str) -> None:
@@ -342,6 +361,10 @@ class LiveStreams(Generic[OneStorage]):
         """End a follower's session."""
         self._find(queue)
         self._feeds.leave(queue, follower)
+
+    def followers(self) -> list[FollowerInfo]:
+        """Every follower."""
+        return self._feeds.all(lambda queue: self._find(queue).live.next_seq)
 
     def tend(self) -> None:
         """End sessions whose followers are gone."""

@@ -4,17 +4,19 @@ A waiting consumer polls from the event loop, so that a thousand long polls need
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from penstock.contract.backend import Histogram
-from penstock.contract.message import Message
+from penstock.contract.backend import Histogram, Reading
+from penstock.contract.loads import LoadInfo
+from penstock.contract.message import STATES, Message
 from penstock.contract.operation import Operation
 from penstock.contract.operations import AllFigures, Claim, Figures, Lookup, Messages, Peek, Pop, Queues, Release
 from penstock.contract.settings import MAX_PAYLOAD
+from penstock.contract.streams import FollowerInfo
 from penstock.engine.coroutines import COMMIT_RECORDS, COMMIT_SECONDS, some
 from penstock.errors import PenstockError
 from penstock.system.clock import pause
@@ -85,6 +87,21 @@ class ThreadedBackend:
         figures = await self._run(self._backend.run, AllFigures())
         lines = {name: line.waiting for name, line in self._lines.items()}
         return [each._replace(in_line=lines.get(each.queue, 0)) for each in figures]
+
+    async def readings(self) -> list[Reading]:
+        queues = await self._run(self._backend.run, Queues())
+        lines = {name: line.waiting for name, line in self._lines.items()}
+        counts = [tuple(each.counts[state] for state in STATES) for each in queues]
+        return [
+            Reading(each.name, True, its, None, lines.get(each.name, 0), each.settings.max_size)
+            for each, its in zip(queues, counts, strict=True)
+        ]
+
+    async def waits(self, queues: Sequence[str]) -> dict[str, float]:
+        return await self._run(self._backend.waits, queues)
+
+    async def under_way(self) -> tuple[list[FollowerInfo], list[LoadInfo]]:
+        return [], []
 
     def run(self, operation: Operation[Result]) -> Awaitable[Result]:
         if operation.http.polls:

@@ -109,13 +109,22 @@ class Unowned:
 
     def figures(self) -> list[Figures]:
         """Figures of every queue. A store that many processes change has no counters."""
-        figures, now = [], self.clock.now()
-        for info in self.queues():
+        infos = self.queues()
+        waits = self.waits(info.name for info in infos)
+        return [
+            Figures(info.name, True, info.counts, waits[info.name], 0, {}, 0, 0, 0)
+            for info in infos
+            if info.name in waits
+        ]
+
+    def waits(self, queues: Iterable[str]) -> dict[str, float]:
+        """The longest wait of an available message, by queue."""
+        found, now = {}, self.clock.now()
+        for name in queues:
             with suppress(QueueNotFound):  # it was deleted meanwhile
-                since = self.find(info.name).waiting_since()
-                waiting = 0 if since is None else max(now - since, 0) / 1000
-                figures.append(Figures(info.name, True, info.counts, waiting, 0, {}, 0, 0, 0))
-        return figures
+                since = self.find(name).waiting_since()
+                found[name] = 0 if since is None else max(now - since, 0) / 1000
+        return found
 
     def _publish(self, entry: Entry, copy: Entry) -> None:
         raise NotImplementedError

@@ -1,19 +1,20 @@
 """A store that many processes have open, for coroutines."""
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from contextlib import AbstractAsyncContextManager
 from functools import partial
 from typing import Any, TypeVar
 
-from penstock.contract.backend import Histogram
+from penstock.contract.backend import Histogram, Reading
 from penstock.contract.kinds import Options
-from penstock.contract.loads import TooManyLoads
-from penstock.contract.message import MESSAGE_FIELDS, Message
+from penstock.contract.loads import LoadInfo, TooManyLoads
+from penstock.contract.message import MESSAGE_FIELDS, STATES, Message
 from penstock.contract.names import DEFAULT
 from penstock.contract.operation import Operation
 from penstock.contract.operations import PAGE, AllFigures, Figures, Lookup, Messages, Peek
 from penstock.contract.settings import MAX_PAYLOAD
+from penstock.contract.streams import FollowerInfo
 from penstock.engine.coroutines import COMMIT_RECORDS, COMMIT_SECONDS, LocalBackend
 from penstock.http.client.calls import call_of
 from penstock.http.client.coroutines import RemoteBackend
@@ -141,11 +142,38 @@ class ForwardingBackend(SharedBackend):
             return await self._backend.figures()
         return await self.run(AllFigures())
 
+    async def readings(self) -> Iterable[Reading]:
+        if isinstance(self._backend, LocalBackend):
+            return await self._backend.readings()
+        return [reading_of(figures) for figures in await self.run(AllFigures())]
+
+    async def waits(self, queues: Sequence[str]) -> dict[str, float]:
+        if isinstance(self._backend, LocalBackend):
+            return await self._backend.waits(queues)
+        wanted = set(queues)
+        figures = await self.run(AllFigures())
+        return {each.queue: each.waiting_seconds for each in figures if each.queue in wanted}
+
+    async def under_way(self) -> tuple[list[FollowerInfo], list[LoadInfo]]:
+        return await self._backend.under_way() if isinstance(self._backend, LocalBackend) else ([], [])
+
     def max_payload(self, queue: str) -> int:
         return MAX_PAYLOAD
 
     async def detach(self) -> None:
         await self.close()
+
+
+def reading_of(figures: Figures) -> Reading:
+    """The reading that an owner's figures are."""
+    events, counts = figures.events, figures.counts
+    flows = (
+        events.get("put", 0), events.get("acked", 0) + events.get("popped", 0), events.get("failed", 0),
+        figures.leases_expired, figures.given_up,
+    )  # fmt: skip
+    return Reading(
+        figures.queue, figures.up, tuple(counts.get(state, 0) for state in STATES), flows, figures.in_line
+    )
 
 
 async def open_shared(url: str, options: Options) -> SharedBackend:

@@ -4,13 +4,15 @@ import json
 import os
 import shutil
 import subprocess
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
 import penstock
-from penstock import SimulatedClock, Store, StoreCorrupt
+from penstock import Message, SimulatedClock, Store, StoreCorrupt
+from penstock.contract.operations import Messages
 from penstock.stores.folder import layout
 from tests.stores.folder.test_folder_harm import COMMAND, SUM, payloads, some_id, warned
 
@@ -49,6 +51,17 @@ def test_a_message_that_is_not_as_it_was_put_is_given_to_nobody_and_kept(
     shutil.copyfile(aside, folder / "queues" / "jobs" / "accepted")  # as it is: a file that a person puts there
     with penstock.open(f"folder:{folder}") as again:
         assert payloads(again) == [change]
+
+
+def test_a_page_of_a_listing_reads_no_message_before_or_behind_it(folder: Path, store: Store) -> None:
+    ids = store.queue("jobs").put_many([b"payload %d" % number for number in range(6)])
+    for damaged in (ids[0], ids[5]):
+        (folder / "queues" / "jobs" / damaged).write_bytes(b"other")
+    page: Iterator[Message] = store.run(Messages("jobs", after=ids[1], until=ids[4]))
+    assert [message.id for message in page] == ids[2:5]  # and no StoreCorrupt
+    rest: Iterator[Message] = store.run(Messages("jobs", after=ids[4]))
+    with pytest.raises(StoreCorrupt, match=ids[5]):
+        next(rest)
 
 
 def test_messages_of_an_older_version_have_no_checksum_and_are_read_as_before(folder: Path, store: Store) -> None:

@@ -115,7 +115,8 @@ class Hosts:
         if site is not None and site not in _OWN_SITES:
             return Problem("Forbidden", "a web page of another site may not use this server without a token")
         # Browsers request images without Origin, and from another machine without TLS also without Sec-Fetch-Site.
-        if request.route.polls and site is origin is None and headers.get(b"user-agent", b"")[:8] == b"Mozilla/":
+        takes = request.route.polls and request.route.roles & roles.CONSUME
+        if takes and site is origin is None and headers.get(b"user-agent", b"")[:8] == b"Mozilla/":
             return Problem("Forbidden", "a browser that does not say for which page takes no messages: use curl")
         return None
 

@@ -64,6 +64,8 @@ async def fetch_message(backend: Served, request: Request) -> Answer:
     wait = checked_wait(jsons.number("wait", given.get("wait", "0")))
     consumer = checked_consumer(given.get("consumer", request.peer))
     claimed = await backend.run(Claim(name, 1, lease, wait, consumer))
+    if (consumers := request.connection.service.consumers) is not None:
+        consumers.see(name, consumer, len(claimed))
     if not claimed:
         return Answer(204)
     message = claimed[0]

@@ -6,7 +6,7 @@ from itertools import groupby
 from typing import Any, NamedTuple
 
 from penstock import errors
-from penstock.contract import loads, operations, schemas, stream_operations
+from penstock.contract import loads, monitoring, operations, schemas, stream_operations
 from penstock.contract.message import LATEST, MAX_MESSAGES, Message
 from penstock.contract.operation import Argument
 from penstock.contract.operation import Operation as Declared
@@ -430,6 +430,26 @@ TAGS = {
 }
 _ITSELF = [
     Operation(
+        call="GET /-/api/whoami",
+        id="whoami",
+        tag="About",
+        summary="What may I do?",
+        description="For programs that show what is allowed. An unknown token has neither name nor roles.",
+        answers={
+            "200": answer(
+                "The token and its roles.",
+                members(
+                    {
+                        "needs_token": {"type": "boolean", "description": "Whether the server asks for tokens."},
+                        "name": schemas.nullable(text("The token's name; null: none, or an unknown one.")),
+                        "roles": schemas.texts("Roles of the request; without tokens all of them."),
+                    }
+                ),
+                {"needs_token": True, "name": "me", "roles": ["read"]},
+            )
+        },
+    ),
+    Operation(
         call="GET /",
         id="start",
         tag="About",
@@ -473,6 +493,7 @@ _OPERATIONS = [
         described, (*operations.QUEUES, *operations.OF_MESSAGES, *loads.OPERATIONS, *stream_operations.OPERATIONS)
     ),
     *_MONITORING,
+    *map(described, monitoring.OPERATIONS),
     *_ITSELF,
 ]
 _RETRY = {"Retry-After": header("Seconds to wait.", "integer")}

@@ -13,7 +13,7 @@ from urllib.parse import unquote_to_bytes
 
 import httptools
 
-from penstock.contract import loads, operations, roles, stream_operations
+from penstock.contract import loads, monitoring, operations, roles, stream_operations
 from penstock.contract.arguments import arguments, checked_consumer
 from penstock.contract.loads import AddToLoad, BeginLoad, TooManyLoads
 from penstock.contract.message import MESSAGE_FIELDS, Message
@@ -49,6 +49,16 @@ _OWN_ROOT = [b"-", b""]  # not the queue `-`
 _NAMELESS = [b"-", b"api", b"queues", b""]
 _BODY = 16 * 1024 * 1024  # the largest payload
 _BATCH = 64 * 1024 * 1024
+
+
+async def whoami(backend: Any, request: Request) -> Answer:
+    """GET /-/api/whoami."""
+    request.parameters()
+    name = None if request.holder is None else request.holder.name
+    needs_token = request.service.access is not None
+    return json_answer({"needs_token": needs_token, "name": name, "roles": roles.names(request.roles)})
+
+
 # MQ-Core: the first segment of the path is a queue's name
 _QUEUE: _Methods = {
     b"GET": Route(mqcore.show_queue, ANY_ROLE),
@@ -67,12 +77,13 @@ _OWN = {
     "GET /-/metrics": Route(metrics.metrics, READ, monitors=True),
     "GET /-/openapi.json": Route(page.openapi, ANYONE),
     "GET /-/docs": Route(page.docs, ANYONE),
+    "GET /-/api/whoami": Route(whoami, ANYONE),
 }
 
 
 def handler(kind: type[Operation[Any]]) -> Handler:
     """The handler of requests for an operation."""
-    read = reader(kind)
+    read, consumes, is_watched = reader(kind), issubclass(kind, Claim | Pop), kind.part == "watch"
 
     async def handle(backend: Any, request: Request) -> Answer:
         operation = read(request)
@@ -81,8 +92,13 @@ def handler(kind: type[Operation[Any]]) -> Handler:
             return batch_answer(request, await _page(backend.listed(operation), operation), fields)
         if isinstance(operation, AddToLoad) and batch_type(request) != frames.MEDIA_TYPE:
             operation.frame = await asyncio.to_thread(_framed, request)  # in a thread: it may have many megabytes
+        if is_watched:
+            return json_answer(await operation.call(request.service))
         try:
             result = await backend.run(operation)
+            if consumes and (consumers := request.connection.service.consumers) is not None:
+                count = len(result) if kind is Claim else result is not None
+                consumers.see(operation.queue, operation.consumer, count)
             if kind.http.then is not None:
                 result = await backend.run(kind.http.then(operation.queue))
         except TooManyLoads as error:
@@ -266,7 +282,14 @@ def tree_of(routes: Mapping[str, Route], operations: Iterable[type[Operation[Any
 
 
 _TREE = tree_of(
-    _OWN, (*operations.QUEUES, *operations.OF_MESSAGES, *stream_operations.OPERATIONS, *loads.OPERATIONS)
+    _OWN,
+    (
+        *operations.QUEUES,
+        *operations.OF_MESSAGES,
+        *stream_operations.OPERATIONS,
+        *loads.OPERATIONS,
+        *monitoring.OPERATIONS,
+    ),
 )
 
 

@@ -23,6 +23,7 @@ from penstock.http.server.access import Hosts
 from penstock.http.server.connection import Connection, Heads
 from penstock.http.server.exchange import OVERLOADED, as_bytes, refusal
 from penstock.http.server.sqs.memory import Memory
+from penstock.http.server.watch import Consumers, Watch
 
 if TYPE_CHECKING:
     import ssl
@@ -133,6 +134,8 @@ class Service:
         self.listing = asyncio.Semaphore(_LISTING)
         self.sqs = Memory(backend)
         self.stopping = False
+        self.consumers: Consumers | None = None  # that have asked lately; None: nobody will want to know
+        self._watch: Watch | None = None
         self._connections: set[Connection] = set()
         self.coming: dict[Connection, asyncio.Task[None]] = {}  # accepted, but not connected yet: TLS handshakes
         self._empty = asyncio.Event()  # the server stops, and the last connection has ended
@@ -149,6 +152,17 @@ class Service:
     def connections(self) -> int:
         """The number of connections that are open."""
         return len(self._connections)
+
+    def watch(self) -> Watch:
+        """What reads the queues again and again; NotSupported where there is none."""
+        if self._watch is None:
+            raise NotSupported("the process that has this store open remembers nothing: start `penstock serve`")
+        return self._watch
+
+    def begin_watching(self, kind: str) -> None:
+        """Read the queues of a store of that kind from now on."""
+        self.consumers = Consumers()
+        self._watch = Watch(self, kind)
 
     def welcome(self, connection: Connection) -> bool:
         """Register a connection; False if the server is stopping."""
@@ -216,6 +230,8 @@ class Service:
         for connection in list(self._connections):
             connection.end()
         await self.wait_for_the_last(_GRACE)
+        if self._watch is not None:
+            await self._watch.stop()
 
     async def wait_for_the_last(self, grace: float) -> None:
         """Wait until every connection has ended; abort those that are left after the grace period."""
@@ -377,7 +393,9 @@ class Server:
         self._service = Service(
             local, self._limits, self._access, self._hosts, self._access_log, local.descriptors
         )
-        self._service.store_files = kind_of(self._store.url).files(self._store.url)
+        kind = kind_of(self._store.url)
+        self._service.store_files = kind.files(self._store.url)
+        self._service.begin_watching(kind.name)
         loop = asyncio.get_running_loop()
         loop.set_exception_handler(self._service.on_error)
         self._acceptors = [Acceptor(self._service, each, Connection, self._tls) for each in sockets]

@@ -3,8 +3,9 @@
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import nullcontext, suppress
 from functools import partial
+from heapq import heapify, heappop
 from itertools import islice
-from typing import TypeVar
+from typing import TypeAlias, TypeVar
 
 from penstock.contract.message import Attempt, Message
 from penstock.contract.operations import Held
@@ -23,6 +24,8 @@ from penstock.system.clock import at_least_one
 from penstock.system.files import refusal
 
 Answer = TypeVar("Answer")
+_Rank: TypeAlias = tuple[int, str]  # of a message in the order of puts: its order, its id
+_BEFORE_ALL: _Rank = (-1, "")
 _REPEATS = FIVE_MINUTES + 60_000
 _OUTCOMES = {"fail": "failed", "release": "released", "ack": "acked"}
 
@@ -459,27 +462,40 @@ class FolderQueue(PuttingQueue):
         self, state: str | None, after: str = "", until: str = "", bodies: bool = True
     ) -> Iterator[Message]:
         """Messages in a state, in the order of their puts, between two ids; StoreCorrupt after all sound ones."""
-        if after or until:
+        if not after and not until:
+            return self._messages(state)
+        self._look_now()
+        first, last = self._rank(after), self._rank(until)
+        if (after and first is None) or (until and last is None):  # it has gone meanwhile
             return between(lambda: self._messages(None), state, after, until)
-        return self._messages(state)
+        return self._messages(state, first or _BEFORE_ALL, last)
 
-    def _messages(self, state: str | None) -> Iterator[Message]:
-        last = -1
+    def _rank(self, uid: str) -> _Rank | None:
+        row = self._rows.get(uid)
+        return None if row is None else (row.order, uid)
+
+    def _messages(
+        self, state: str | None, last: _Rank = _BEFORE_ALL, end: _Rank | None = None
+    ) -> Iterator[Message]:
+        """Messages from after one rank up to another; only those that the caller takes are read."""
         damaged: list[StoreCorrupt] = []
         while True:
             self._look_now()
             with self.lock:
-                rows = [
-                    (row.order, uid)
+                ranks = [
+                    rank
                     for uid, row in self._rows.items()
-                    if row.order > last and (state is None or row.state == state)
+                    if (rank := (row.order, uid)) > last
+                    and (state is None or row.state == state)
+                    and (end is None or rank <= end)
                 ]
-            if not rows:
+            if not ranks:
                 for error in damaged:
                     raise error
                 return
-            for order, uid in sorted(rows):
-                last = order
+            heapify(ranks)  # a page needs few of them
+            while ranks:
+                last = _, uid = heappop(ranks)
                 try:
                     message = self.view(uid)
                 except StoreCorrupt as error:

@@ -10,10 +10,11 @@ from typing import Any
 import penstock
 from penstock.contract.kinds import kind_of
 from penstock.contract.message import STATES
+from penstock.contract.monitoring import TotalHistory
 from penstock.contract.names import DEFAULT
-from penstock.errors import NotSupported
+from penstock.errors import NotSupported, PenstockError
 from penstock.spark.jobs.archive_table import check_archive
-from penstock.spark.jobs.reporting.numbers import Figures, Numbers, compute, gathered, parse_window
+from penstock.spark.jobs.reporting.numbers import Figures, Numbers, compute, gathered, parse_window, remembered
 from penstock.spark.jobs.runs import Cell, Session, Summary, check_folder, check_store, own_session, run_id, table
 from penstock.system.clock import SystemClock
 from penstock.system.files import SystemDisk, replace_file
@@ -74,10 +75,21 @@ def report(
     run = run_id(id, "report", **document | {"made_at": 0})
     notes = _notes(not_kept)
     rows = [_row(each) for each in numbers.queues[:_ROWS]]
+    document["remembered"] = history = last_day(url)
     if not dry_run:
-        html = render(numbers, shown, path, document["made_at"], notes, streams)
+        day = None if history is None else remembered(history)
+        html = render(numbers, shown, path, document["made_at"], notes, streams, day)
         _write(folder, html, {"id": run, **document, "notes": notes, "rows": rows})
     return Summary("report", run, _COLUMNS, rows, dry_run, notes=_told(numbers, notes, folder, dry_run))
+
+
+def last_day(url: str) -> dict[str, Any] | None:
+    """The last day as a server remembers it; None: there is no server, or it is of an earlier version."""
+    history: dict[str, Any] | None = None
+    if kind_of(url).remote:
+        with penstock.open(url) as store, suppress(PenstockError):
+            history = store.run(TotalHistory("day"))
+    return history
 
 
 def _row(each: Figures) -> list[Cell]:

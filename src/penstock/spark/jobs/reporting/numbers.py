@@ -8,6 +8,7 @@
     reasons          reasons of failed attempts, the most frequent first: of all queues, and of these
 
     consumers        those with the most claims: messages, attempts, failures, last_seen (milliseconds)
+    remembered       of a server: its history of the last day (GET /-/api/history)
 
 depth: messages that are neither done nor failed at the end of a window. Times are count, p50, p90, p99 and max in
 seconds. waiting: from the moment when a message could first be claimed to its first claim; counts in the window of
@@ -19,6 +20,7 @@ message in both counts as the store has it, which may be later.
 
 import re
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -264,6 +266,24 @@ class Numbers:
                 "queues": {name: [asdict(each) for each in self.reasons.get(name, [])] for name in named},
             },
         }
+
+
+def remembered(history: Mapping[str, Any]) -> tuple[Windows, list[Slice]] | None:
+    """The windows of a server's history, from when on it is known; None if it is not."""
+    series, length = history["series"], history["seconds"] * 1000
+    known = next((at for at, depth in enumerate(series["available"]) if depth is not None), None)
+    if known is None:
+        return None
+    count = len(series["available"]) - known
+    windows = Windows(length, history["end"] - count * length, count)
+    slices, depth = [], 0
+    for at, start in enumerate(windows.starts(), known):
+        if series["available"][at] is not None:  # else the machine slept
+            depth = sum(series[state][at] for state in ("delayed", "available", "in_flight"))
+        flows = [series[flow][at] or 0 for flow in ("in", "out", "given_up")]
+        put, done, failed = (round(rate * history["covered"][at]) for rate in flows)
+        slices.append(Slice(start, put, done, failed, depth=depth))
+    return windows, slices
 
 
 def compute(facts: "DataFrame", attempts: "DataFrame", names: list[str], length: int | None) -> Numbers:

@@ -46,8 +46,9 @@ def render(
     made_at: int,
     notes: Sequence[str],
     streams: Sequence[StreamInfo] = (),
+    day: tuple[Windows, list[Slice]] | None = None,
 ) -> str:
-    """The page."""
+    """The page. `day`: the last one, as a server remembers it."""
     where = f"store {escape(store)}" + (f" and archive {escape(archive)}" if archive else "")
     when = "There are no messages yet."
     if numbers.windows:
@@ -59,6 +60,8 @@ def render(
     parts = [_tiles(numbers.total)]
     if numbers.windows:
         parts += [_over_time(numbers, numbers.windows), _outcomes(numbers)]
+    if day is not None:
+        parts.append(_last_day(*day))
     parts.append(_queues(numbers.queues))
     if numbers.consumers:
         parts.append(_consumers(numbers.consumers))
@@ -115,6 +118,13 @@ def _over_time(numbers: Numbers, windows: Windows) -> str:
         f'<h2>Over time</h2>\n<div class="cards">{cards}<div class="cards two">{pairs}</div></div>\n'
         f"{_table_of_windows(slices, windows)}"
     )
+
+
+def _last_day(windows: Windows, slices: Sequence[Slice]) -> str:
+    about = f"Messages per {windows}, counted by the server as it happened: also of those that are kept nowhere."
+    cards = _throughput(slices, windows, "Throughput of the last day", about, (_WIDE, 200), 180)
+    cards += _depth(slices, windows, "Messages that were neither done nor failed, as the server saw it.")
+    return f'<h2>The last day, as the server remembers it</h2>\n<div class="cards">{cards}</div>\n'
 
 
 def _outcomes(numbers: Numbers) -> str:
