@@ -46,6 +46,7 @@ WRONG = [
     (["load", "rows.parquet", "jobs", "--payload-column", "bdy"], "no column 'bdy'; there are body, kind"),
     (["load", "rows.csv", "jobs", "--payload-json", "--priority", "rank"], "there is no column 'rank'"),
     (["load", "rows.csv", "jobs", "--payload-json", "--header", "a=rank"], "there is no column 'rank'"),
+    (["load", "rows.csv", "jobs", "--payload-json", "--group", "rank"], "there is no column 'rank'"),
     (["load", "rows.csv", "--payload-json", "--queue-column", "rank"], "there is no column 'rank'"),
     (["load", "rows.csv", "jobs", "--payload-json", "--payload-column", "body"], "a column, or the row as JSON?"),
     (["load", "row.json", "jobs"], "there is no file 'row.json'"),

@@ -18,11 +18,14 @@ COMMANDS: dict[str, tuple[list[str], dict[str, Any]]] = {
     "archive": (["dest", "--remove", "--yes"], {"dest": "dest", "remove": True}),
     "report": (["--out", "page", "--window", "1 day"], {"out": "page", "archive": None, "window": "1 day"}),
     "load": (
-        ["in.csv", "jobs", "--format", "csv", "--priority", "7", "--header", "type=kind", "--option", "sep=;"],
+        [
+            "in.csv", "jobs", "--format", "csv", "--priority", "7", "--header", "type=kind", "--option", "sep=;",
+            "--group", "customer",
+        ],
         {
             "source": "in.csv", "queue": "jobs", "format": "csv", "priority": 7, "headers": {"type": "kind"},
             "options": {"sep": ";"}, "payload_column": None, "payload_json": False, "queue_column": None,
-            "group": None,
+            "group": "customer",
         },
     ),
     "convert": (["store", "copy"], {"source": "store", "target": "copy"}),

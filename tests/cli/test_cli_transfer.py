@@ -8,10 +8,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 
 import penstock
+from penstock.cli import cli
 from penstock.system.clock import SystemClock
 from tests.cli.conftest import Place
+from tests.harness import everything
 from tests.http.serving import serving, until
 
 LOADING = ("journal", "slate")  # all of a file or nothing; `http` here serves a store in memory
@@ -73,6 +76,43 @@ def test_settled_messages_stay_settled_or_are_left_out(place: Place, tmp_path: P
         assert (after, imported["left_out"]) == (before, 0)
     else:
         assert (after, imported["left_out"]) == ({b"waits": "available"}, 2)
+
+
+def test_dead_letters_keep_their_origin(place: Place, tmp_path: Path) -> None:
+    with penstock.open(tmp_path / "other") as other:
+        everything.fill(other)
+    file = tmp_path / "dead.jsonl"
+    exporting = CliRunner().invoke(cli, ["--store", str(tmp_path / "other"), "export", "dead", str(file)])
+    assert exporting.exit_code == 0
+    if place.url.startswith("http"):  # without loads, so that it takes messages of producers alone
+        refused = place.run("import", str(file), "jobs", code=1).output
+        assert "line 1 is a dead letter of queue 'jobs', and a server of this store takes none" in refused
+        assert place.jobs.count() == 0
+        return
+    place.run("import", str(file), "jobs")
+    [letter] = place.jobs.messages()
+    assert letter.headers == {"penstock.origin": "jobs", "penstock.reason": "no luck"}
+    own = {"payload": "x", "headers": {"penstock.origin": "jobs"}}
+    refused = place.run("import", str(write(tmp_path / "own.jsonl", own)), "jobs", code=1).output
+    assert "line 1: header 'penstock.origin': names that start with 'penstock.' are Penstock's own" in refused
+
+
+@pytest.mark.parametrize("kind", LOADING)
+def test_all_queues_of_a_store_are_exported_and_imported(kind: str, tmp_path: Path) -> None:
+    def run(store: str, *arguments: str) -> None:
+        assert CliRunner().invoke(cli, ["--store", store, *arguments]).exit_code == 0
+
+    one, two = f"journal:{tmp_path / 'one'}", f"{kind}:{tmp_path / 'two'}"
+    with penstock.open(one) as store:
+        everything.fill(store)
+    with penstock.open(two) as store:
+        store.create("dead", keep_done=None)
+        store.create("jobs", **everything.SETTINGS, dead_letter="dead")
+    for queue in ("dead", "jobs"):
+        run(one, "export", queue, str(tmp_path / queue))
+        run(two, "import", str(tmp_path / queue), queue)
+    with penstock.open(two) as store:
+        everything.check(store, None)
 
 
 def test_a_queue_goes_through_a_pipe(place: Place, tmp_path: Path) -> None:

@@ -1,8 +1,13 @@
 """Dead letters of queues that a load has made: it counts already, so nothing about them is refused."""
 
 import threading
+from pathlib import Path
 
-from penstock import Settings, SimulatedClock
+import pytest
+
+import penstock
+from penstock import PenstockError, Settings, SimulatedClock
+from penstock.contract.loads import Loads
 from penstock.contract.message import Entry
 from penstock.contract.operations import Claim, Counts, Fail, Put
 from penstock.engine.memory import MemoryBackend
@@ -45,3 +50,21 @@ def test_a_closed_store_waits_for_no_lease() -> None:
     [alarm] = set(threading.enumerate()) - before
     backend.close()
     alarm.join()
+
+
+@pytest.mark.parametrize("kind", ["journal", "slate"])
+def test_a_load_cannot_make_chains_of_dead_letters(kind: str, tmp_path: Path) -> None:
+    with penstock.open(f"{kind}:{tmp_path / 'store'}") as store:
+        loads = Loads(store.run)
+        store.create("dead")
+        store.create("jobs", dead_letter="dead")
+        for queues, why in (
+            ({"a": Settings(dead_letter="jobs")}, "has a dead_letter itself"),
+            ({"a": Settings(dead_letter="b"), "b": Settings(dead_letter="a")}, "has a dead_letter itself"),
+            ({"a": Settings(dead_letter="a")}, "is the queue itself"),
+            ({"a": Settings(dead_letter="none")}, "no queue 'none'"),
+        ):
+            with pytest.raises(PenstockError, match=why):
+                loads.begin(queues)
+        loads.commit(loads.begin({"a": Settings(dead_letter="b"), "b": Settings()}), [], None)
+        assert store.queue("a").settings.dead_letter == "b"

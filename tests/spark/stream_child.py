@@ -2,7 +2,8 @@
 
     python -m tests.spark.stream_child STORE CHECKPOINT OUT [POINT]
 
-OUT gets a file for each time that a batch is processed. Tasks fail at their first attempt now and then. With
+OUT gets a file for each time that a batch is processed. Some messages are rejected at their first attempt
+(streams.py). Tasks fail at their first attempt now and then. With
 POINT it kills itself, and Spark's Java: "before" the sink has the third batch of this run, "after" that, or at the
 "end", when all is committed. Without one it says on stdout which process its Java is, and what it has done.
 """
@@ -20,6 +21,7 @@ from pyspark import TaskContext
 from pyspark.sql import DataFrame, Row
 
 import penstock.spark
+from tests.spark.streams import reject
 
 
 def main(store: str, checkpoint: str, out: str, point: str = "") -> None:
@@ -36,6 +38,7 @@ def main(store: str, checkpoint: str, out: str, point: str = "") -> None:
         seen += 1
         if (point, seen) == ("before", 3):
             die()
+        reject(rows)
         write(Path(out), number, rows.select("id").rdd.mapPartitions(sometimes_fails).collect())
         if (point, seen) == ("after", 3):
             die()

@@ -1,11 +1,14 @@
-"""Helpers for stream tests: a recording sink, queries, and checkpoints without their last commit."""
+"""Helpers for stream tests: a recording sink, queries, checkpoints without their last commit, and groups."""
 
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamReader
+
+import penstock.spark
 
 
 class Recorder:
@@ -45,3 +48,34 @@ def forget_last(checkpoint: Path, log: str = "commits") -> int:
     (checkpoint / log / str(last)).unlink()
     (checkpoint / log / f".{last}.crc").unlink(missing_ok=True)
     return last
+
+
+# Groups, with messages that fail once
+
+
+def reject(rows: DataFrame) -> None:
+    """Fail odd messages of a batch at their first attempt."""
+    penstock.spark.fail(rows.where("attempts = 1 AND cast(id AS bigint) % 9 = 4"), "not now")
+
+
+def is_odd(id_: str) -> bool:
+    return int(id_) % 9 == 4
+
+
+def check_groups(batches: Sequence[Sequence[str]], groups: Mapping[str, str | None]) -> None:
+    """Batches have all messages, and each the next ones of every group: those that were rejected come first."""
+    left: dict[str | None, list[str]] = {}
+    for id_ in sorted(groups, key=int):
+        left.setdefault(groups[id_], []).append(id_)
+    rejected: set[str] = set()
+    for batch in batches:
+        for group in {groups[id_] for id_ in batch}:
+            members = sorted((id_ for id_ in batch if groups[id_] == group), key=int)
+            waiting = left[group]
+            if group is not None:
+                assert members == waiting[: len(members)], (group, members, waiting)
+            again = [id_ for id_ in members if is_odd(id_) and id_ not in rejected]
+            left[group] = sorted(again + [id_ for id_ in waiting if id_ not in members], key=int)
+            assert set(members) <= set(waiting)
+            rejected.update(again)
+    assert not any(left.values())

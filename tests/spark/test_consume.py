@@ -24,7 +24,7 @@ from penstock.spark.streaming.settling import BatchName
 from penstock.spark.tables import schema_of
 from penstock.system import processes
 from tests.spark.stores import opened
-from tests.spark.streams import Recorder, consuming, forget_last, run
+from tests.spark.streams import Recorder, check_groups, consuming, forget_last, reject, run
 
 
 @pytest.mark.parametrize("kind", ["journal", "slate"])
@@ -47,6 +47,42 @@ def test_a_groups_messages_come_in_order_within_and_across_batches(
     assert [each for each in in_order if each <= 40] == list(range(1, 41))
     with penstock.open(url) as found:
         assert found.queue("jobs").count() == 0
+
+
+@pytest.mark.parametrize(
+    ("kind", "limits"),
+    [
+        ("journal", {"maxRowsPerBatch": 17}),
+        pytest.param("slate", {"maxBytesPerBatch": 1_700}, marks=pytest.mark.long),
+    ],
+)
+def test_groups_keep_their_order_across_limits_failures_and_lost_commits(
+    spark: SparkSession, kind: str, limits: dict[str, Any], tmp_path: Path
+) -> None:
+    url, sink, checkpoint = f"{kind}:{tmp_path / 'store'}", Recorder(), tmp_path / "checkpoint"
+    with penstock.open(url) as found:
+        queue = found.create("jobs", max_attempts=2)
+        names = [("a", "b", "a", None, "c")[number % 5] for number in range(60)]
+        ids = queue.put_many([penstock.Draft(b"x" * 100, group=name) for name in names])
+
+    def process(rows: DataFrame, number: int) -> None:
+        reject(rows)
+        sink(rows, number)
+
+    stream = consuming(spark, url, **limits)
+    run(stream.load(), process, checkpoint)
+    last = forget_last(checkpoint)
+    while True:
+        run(stream.load(), process, checkpoint)
+        penstock.spark.settle(checkpoint)
+        with penstock.open(url) as found:
+            if not any(found.queue("jobs").counts().values()):
+                break
+    assert len(sink.batches[last]) == 2
+    sink.ids()  # asserts that a batch had the same messages each time
+    batches = [sink.batches[number][0] for number in sorted(sink.batches)]
+    assert max(map(len, batches)) == 17
+    check_groups(batches, dict(zip(ids, names, strict=True)))
 
 
 @pytest.fixture

@@ -15,6 +15,7 @@ import penstock
 from penstock import Draft, Message, SimulatedClock
 from penstock.errors import InvalidArgument, NotSupported, PenstockError
 from penstock.spark import jobs
+from tests.harness import everything
 from tests.spark.stores import KINDS, opened
 
 START = int(time.time() * 1000) - 60_000
@@ -200,30 +201,52 @@ def as_arrived(row: tuple[Any, ...]) -> tuple[Any, ...]:
     return (*row[:8], "available", None, None, None, row[12], ended)
 
 
-@pytest.mark.parametrize("kind", ["slate", "server"])
-def test_groups_go_from_store_to_store_and_back(
+@pytest.mark.parametrize(
+    "kind",
+    ["slate", "text", "folder", *(pytest.param(kind, marks=pytest.mark.long) for kind in ("server", "bucket"))],
+)
+def test_groups_dead_letters_and_settings_go_from_store_to_store_and_back(
     spark: SparkSession, request: pytest.FixtureRequest, tmp_path: Path, kind: str
 ) -> None:
     source, back = str(tmp_path / "a"), str(tmp_path / "back")
-    settings: dict[str, Any] = {"lease": 5, "delay": 7, "backoff": (1, 2, 9), "labels": {"team": "ü"}}
-    with penstock.open(source) as made:
-        queue = made.create("jobs", max_attempts=1, keep_done=None, **settings)
-        queue.put_many([Draft(b"%d" % at, delay=0, group="ab."[at % 3].strip(".") or None) for at in range(9)])
-        queue.ack(*queue.claim(1))
-        queue.fail(*queue.claim(1))
-        expected = [(each.payload, each.group, each.state) for each in queue.messages()]
-        order = [message.payload for message in queue.peek(9)]
     with opened(kind, request, tmp_path / "b") as place:
+        dead_letters = everything.takes_dead_letters(place.store)
+        with penstock.open(source) as made:
+            everything.fill(made)
+        if not dead_letters:
+            with pytest.raises(NotSupported, match="cannot hold this, and nothing was written: queue 'jobs': "):
+                jobs.convert(spark, source, place.url)
+            assert [info.name for info in place.store.queues()] == ["default"]
+            with penstock.open(source) as made:
+                made.queue("dead").redrive()
+                made.queue("jobs").update(dead_letter=None)
+                for _ in range(2):
+                    made.queue("jobs").claim()[0].fail(delay=0)
         jobs.convert(spark, source, place.url)
-        for url in (place.url, back):
-            if url == back:
-                jobs.convert(spark, place.url, back)
-            with penstock.open(url) as found:
-                copied = found.queue("jobs")
-                by_payload = sorted((each.payload, each.group, each.state) for each in copied.messages())
-                assert by_payload == sorted(expected, key=str)
-                assert [message.payload for message in copied.peek(9)] == order
-                assert {name: copied.settings[name] for name in settings} == settings
+        jobs.convert(spark, place.url, back)
+        everything.check(place.store, None, dead_letters)
+    with penstock.open(back) as found:
+        everything.check(found, None, dead_letters)
+
+
+def test_chains_of_dead_letters_are_refused_and_nothing_is_written(spark: SparkSession, tmp_path: Path) -> None:
+    source, target = str(tmp_path / "a"), str(tmp_path / "b")
+    with penstock.open(source) as store:
+        store.create("dead")
+        store.create("jobs", dead_letter="dead")
+    with penstock.open(target) as store:
+        store.create("jobs")
+        store.create("mails", dead_letter="jobs")
+        store.delete("jobs")
+    with pytest.raises(NotSupported, match="queue 'jobs' takes the dead letters of 'mails'"):
+        jobs.convert(spark, source, target)
+    with penstock.open(source) as store:
+        store.delete("dead")
+    with pytest.raises(NotSupported, match="queue 'jobs': its dead_letter 'dead' is not there"):
+        jobs.convert(spark, source, str(tmp_path / "c"))
+    with penstock.open(target) as store:
+        assert [info.name for info in store.queues()] == ["default", "mails"]
+    assert not (tmp_path / "c").exists()
 
 
 @pytest.mark.parametrize("kind", KINDS)

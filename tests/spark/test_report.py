@@ -99,6 +99,71 @@ def test_the_numbers_are_those_worked_out_by_hand_wherever_the_messages_are(
     check_known(json.loads((tmp_path / "out" / "report.json").read_text()))
 
 
+def test_depth_consumers_and_the_ways_of_dead_letters_are_those_worked_out_by_hand(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    clock = penstock.SimulatedClock(START)
+    with penstock.open(tmp_path / "store", clock=clock) as store:
+        dead, later = (store.create(name, keep_done=None) for name in ("dead", "<later>"))
+        jobs = store.create("jobs", max_attempts=2, keep_done=None, dead_letter="dead")
+        jobs.put_many([b"1", b"2", b"3", b"4", b"5", b"6"])
+        one, *others = jobs.claim(3, lease=100, consumer="ada")
+        clock.advance(60)
+        jobs.ack(one)
+        jobs.fail(*others, reason="no luck")
+        jobs.fail(*jobs.claim(2, consumer="b&o"), reason="no luck")  # 2 and 3 are dead letters
+        clock.advance(3_540)
+        for _ in range(2):
+            jobs.claim(lease=30, consumer="ada")
+            clock.advance(30)
+        assert dead.count() == 3  # 4 is one, too
+        dead.ack(*dead.claim(consumer="carl"))
+        clock.advance(3_540)
+        jobs.put_many([b"7", b"8"])
+        clock.advance(3_600)
+        jobs.fail(*jobs.claim(consumer="ada"), reason="odd")
+        jobs.ack(jobs.claim(2, consumer="b&o")[0])  # 5 is done, and the lease of 6 will have ended
+        three, four = dead.peek(2)
+        assert (three.payload, four.payload) == (b"3", b"4")
+        assert dead.move("<later>", four.id) == 1
+        assert later.count() == 1
+    report(spark, tmp_path / "store", tmp_path / "out", window="1 hour")
+    document = json.loads((tmp_path / "out" / "report.json").read_text())
+    # A message that moved was put where it is now.
+    windows = {"": document["windows"], **document["queue_windows"]}
+    assert {name: [each["depth"] for each in slices] for name, slices in windows.items()} == {
+        "": [4, 3, 5, 5], "jobs": [2, 2, 4, 3], "dead": [2, 1, 1, 1], "<later>": [0, 0, 0, 1],
+    }  # fmt: skip
+    assert [tuple(each.values()) for each in document["consumers"]] == [
+        ("ada", 2, 2, 1, START + 3 * HOUR),
+        ("b&o", 2, 2, 1, START + 3 * HOUR + 30_000),
+        ("carl", 1, 1, 0, START + HOUR + 60_000),
+    ]
+    none = dict.fromkeys(STATES, 0)
+    assert [tuple(each.values()) for each in document["dead_letters"]] == [
+        ("jobs", "dead", 2, none | {"available": 1, "done": 1}, "no luck"),
+        ("jobs", "<later>", 1, none | {"available": 1}, "lease expired"),
+    ]
+    page = Outline((tmp_path / "out" / "report.html").read_text())
+    assert page.open == []
+    assert [row[:5] for row in page.rows("Windows")] == [
+        ["2023-11-14 23:00", "5", "1", "0", "4"],
+        ["2023-11-15 00:00", "0", "1", "0", "3"],
+        ["2023-11-15 01:00", "2", "0", "0", "5"],
+        ["2023-11-15 02:00", "1", "1", "0", "5"],
+    ]
+    assert "Depth: most at 2023-11-15 01:00: 5; at the end 5" in page.labels
+    assert page.rows("Consumers") == [
+        ["ada", "2", "2", "1", "2023-11-15 02:00:00"],
+        ["b&o", "2", "2", "1", "2023-11-15 02:00:30"],
+        ["carl", "1", "1", "0", "2023-11-15 00:01:00"],
+    ]
+    assert page.rows("Dead letters") == [
+        ["jobs", "dead", "2", "0", "1", "0", "1", "0", "no luck"],
+        ["jobs", "<later>", "1", "0", "1", "0", "0", "0", "lease expired"],
+    ]
+
+
 def test_an_empty_store_has_a_report_and_a_dry_run_writes_none(spark: SparkSession, tmp_path: Path) -> None:
     penstock.open(tmp_path / "store").close()
     dry = report(spark, tmp_path / "store", tmp_path / "out", dry_run=True)
@@ -214,15 +279,21 @@ def test_numbers_are_short() -> None:
 
 
 class Outline(HTMLParser):
-    """Whether what is opened is closed, and what the page would load or run."""
+    """Whether what is opened is closed, what the page would load or run, and what is in its tables."""
 
     def __init__(self, page: str) -> None:
         super().__init__()
         self.open: list[str] = []
         self.loads: list[str] = []
         self.ids: list[str] = []
+        self.labels: list[str] = []
+        self._tables: dict[str, list[list[str]]] = {}
         self.feed(page)
         self.close()
+
+    def rows(self, label: str) -> list[list[str]]:
+        """The texts of a table's cells, without its head."""
+        return [row for row in self._tables[label] if row]
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         if tag not in ("meta", "path", "use"):
@@ -232,6 +303,14 @@ class Outline(HTMLParser):
                 self.loads.append(f"{tag} {name}={value}")
             if name == "id":
                 self.ids.append(value or "")
+            if name == "aria-label":
+                self.labels.append(value or "")
+        if tag == "table":
+            self._tables[self.labels[-1]] = []
+        if tag == "tr":
+            self._tables[[*self._tables][-1]].append([])
+        if tag in ("td", "th") and "tbody" in self.open:
+            self._tables[[*self._tables][-1]][-1].append("")
         if tag in ("script", "link", "iframe", "img"):
             self.loads.append(tag)
 
@@ -243,6 +322,10 @@ class Outline(HTMLParser):
     def handle_endtag(self, tag: str) -> None:
         if tag not in ("meta", "path", "use"):
             assert self.open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        if "tbody" in self.open and self.open[-1] != "tr":
+            self._tables[[*self._tables][-1]][-1][-1] += data
 
 
 def figures(queue: str, put: int) -> Figures:

@@ -17,7 +17,7 @@ import penstock.spark
 from penstock.contract.stream_operations import Streams
 from tests.harness.children import ServerChild
 from tests.spark.stream_child import write
-from tests.spark.streams import Recorder, consuming
+from tests.spark.streams import Recorder, check_groups, consuming, reject
 
 OWNER = """
 import sys, penstock
@@ -28,61 +28,77 @@ sys.stdin.read()
 """
 
 
-def start(folder: Path, point: str = "") -> "subprocess.Popen[str]":
-    command = [sys.executable, "-m", "tests.spark.stream_child", *(str(folder / each) for each in PARTS)]
-    return subprocess.Popen(
-        [*command, *([point] if point else [])],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-        text=True,
-        cwd=Path(__file__).parents[2],
-    )
-
-
-PARTS = ("store", "checkpoint", "out")
+GROUPS = ("a", "b", "a", None, "c")
 
 
 def put(folder: Path, count: int) -> None:
-    with penstock.open(folder / "store") as store:
-        names = [info.name for info in store.queues()]
-        queue = store.queue("jobs") if "jobs" in names else store.create("jobs", max_attempts=0)
-        queue.put_many([b"x" * random.randint(0, 300) for _ in range(count)])
+    with penstock.open(folder) as store:
+        store.create("jobs", max_attempts=0).put_many([b"x" * random.randint(0, 300) for _ in range(count)])
 
 
-def check(folder: Path, count: int) -> int:
-    """Of all that came out, batch by batch; how many batches came more than once."""
-    batches: dict[int, list[list[str]]] = {}
-    for path in (folder / "out").glob("*.json"):
-        batches.setdefault(int(path.name.partition(".")[0]), []).append(json.loads(path.read_text()))
-    for number, runs in batches.items():
-        assert all(ids == runs[0] for ids in runs), f"batch {number} was not the same each time"
-    ids = [each for runs in batches.values() for each in runs[0]]
-    assert sorted(ids, key=int) == [str(number) for number in range(1, count + 1)]
-    with penstock.open(folder / "store") as store:
-        assert not any(store.queue("jobs").counts().values())
-        assert [each.messages for each in Streams(store.run).all()] == [0]
-    return sum(len(runs) > 1 for runs in batches.values())
+class Place:
+    """A store, a checkpoint and a folder for what comes out."""
+
+    def __init__(self, folder: Path, kind: str = "journal") -> None:
+        self.url = f"{kind}:{folder / 'store'}"
+        self.checkpoint, self.out = folder / "checkpoint", folder / "out"
+        self.groups: dict[str, str | None] = {}  # by the ids of all messages
+        self.out.mkdir()
+
+    def start(self, point: str = "") -> "subprocess.Popen[str]":
+        command = [sys.executable, "-m", "tests.spark.stream_child", self.url, str(self.checkpoint), str(self.out)]
+        return subprocess.Popen(
+            [*command, *([point] if point else [])],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+            cwd=Path(__file__).parents[2],
+        )
+
+    def put(self, count: int) -> None:
+        groups = [GROUPS[number % len(GROUPS)] for number in range(count)]
+        drafts = [penstock.Draft(b"x" * random.randint(0, 300), group=group) for group in groups]
+        with penstock.open(self.url) as store:
+            queue = store.create("jobs", max_attempts=0, exist_ok=True)
+            self.groups |= zip(queue.put_many(drafts), groups, strict=True)
+
+    def finish(self, spark: SparkSession) -> None:
+        """Read to the end: this process is the next driver."""
+
+        def process(rows: DataFrame, number: int) -> None:
+            reject(rows)
+            write(self.out, number, [row.id for row in rows.select("id").collect()])
+
+        stream = consuming(spark, self.url, stream="s", maxRowsPerBatch=20)
+        while True:
+            penstock.spark.drain(stream, process, self.checkpoint)
+            with penstock.open(self.url) as store:
+                if not any(store.queue("jobs").counts().values()):
+                    return
+
+    def check(self) -> int:
+        """All that came out, batch by batch; how many batches came more than once."""
+        batches: dict[int, list[list[str]]] = {}
+        for path in self.out.glob("*.json"):
+            batches.setdefault(int(path.name.partition(".")[0]), []).append(json.loads(path.read_text()))
+        for number, runs in batches.items():
+            assert all(ids == runs[0] for ids in runs), f"batch {number} was not the same each time"
+        check_groups([batches[number][0] for number in sorted(batches)], self.groups)
+        with penstock.open(self.url) as store:
+            assert [each.messages for each in Streams(store.run).all()] == [0]
+        return sum(len(runs) > 1 for runs in batches.values())
 
 
-def finish(spark: SparkSession, folder: Path) -> None:
-    """Read to the end: this process is the next driver."""
-
-    def process(rows: DataFrame, number: int) -> None:
-        write(folder / "out", number, [row.id for row in rows.select("id").collect()])
-
-    stream = consuming(spark, folder / "store", stream="s", maxRowsPerBatch=20)
-    penstock.spark.drain(stream, process, folder / "checkpoint")
-
-
+@pytest.mark.parametrize("kind", ["journal", pytest.param("slate", marks=pytest.mark.long)])
 def test_a_driver_that_is_killed_after_its_sink_goes_on_with_the_same_batch(
-    spark: SparkSession, tmp_path: Path
+    spark: SparkSession, tmp_path: Path, kind: str
 ) -> None:
-    put(tmp_path, 100)
-    (tmp_path / "out").mkdir()
-    with start(tmp_path, "after") as child:
+    place = Place(tmp_path, kind)
+    place.put(100)
+    with place.start("after") as child:
         assert child.wait() == -signal.SIGKILL
-    finish(spark, tmp_path)
-    assert check(tmp_path, 100) == 1
+    place.finish(spark)
+    assert place.check() == 1
 
 
 @pytest.mark.long
@@ -90,12 +106,12 @@ def test_a_driver_that_is_killed_after_its_sink_goes_on_with_the_same_batch(
 def test_a_driver_that_is_killed_elsewhere_goes_on_with_the_same_batch(
     spark: SparkSession, tmp_path: Path, point: str
 ) -> None:
-    put(tmp_path, 100)
-    (tmp_path / "out").mkdir()
-    with start(tmp_path, point) as child:
+    place = Place(tmp_path)
+    place.put(100)
+    with place.start(point) as child:
         assert child.wait() == -signal.SIGKILL
-    finish(spark, tmp_path)
-    assert check(tmp_path, 100) == 0
+    place.finish(spark)
+    assert place.check() == 0
 
 
 @pytest.mark.long
@@ -103,14 +119,12 @@ def test_drivers_that_are_killed_at_any_moment_lose_nothing_and_repeat_nothing(
     spark: SparkSession, tmp_path: Path
 ) -> None:
     """Fifty of them, one after the other, each at a moment of its own. Seeds are printed."""
-    (tmp_path / "out").mkdir()
-    total = 0
+    place = Place(tmp_path)
     for seed in range(int(os.environ.get("PENSTOCK_KILLS", "50"))):
         sys.stdout.write(f"seed {seed}\n")
         choose = random.Random(seed)
-        put(tmp_path, 150)
-        total += 150
-        with start(tmp_path) as child:
+        place.put(150)
+        with place.start() as child:
             assert child.stdout is not None
             java = 0
             for line in child.stdout:
@@ -121,14 +135,14 @@ def test_drivers_that_are_killed_at_any_moment_lose_nothing_and_repeat_nothing(
             time.sleep(choose.uniform(0, 2.5))
             for process in (java, child.pid):
                 os.kill(process, signal.SIGKILL)
-    finish(spark, tmp_path)
-    sys.stdout.write(f"{check(tmp_path, total)} batches came more than once\n")
+    place.finish(spark)
+    sys.stdout.write(f"{place.check()} batches came more than once\n")
 
 
 def test_the_owner_of_the_store_may_be_killed_in_the_middle_of_a_batch(
     spark: SparkSession, tmp_path: Path
 ) -> None:
-    put(tmp_path, 60)
+    put(tmp_path / "store", 60)
     owner = subprocess.Popen(
         [sys.executable, "-c", OWNER, str(tmp_path / "store")],
         stdin=subprocess.PIPE,
@@ -160,7 +174,7 @@ def test_the_owner_of_the_store_may_be_killed_in_the_middle_of_a_batch(
 def test_a_server_may_be_killed_and_started_again_in_the_middle_of_a_batch(
     spark: SparkSession, tmp_path: Path, port: int
 ) -> None:
-    put(tmp_path, 60)
+    put(tmp_path / "store", 60)
     servers: list[ServerChild] = []
     try:
         servers.append(ServerChild(tmp_path / "store", "--port", str(port)))

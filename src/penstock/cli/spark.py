@@ -115,8 +115,10 @@ def _session(master: str | None) -> Iterator["SparkSession"]:
     if is_running():  # the session of the program that called this command: it stays open
         yield penstock.spark.session(master)
         return
-    # Records of a task that runs are reported with its heartbeats, which are rare by default.
-    often = {"spark.executor.heartbeatInterval": "1s"} if (master or "local").startswith("local") else {}
+    # Rows of a task that runs are reported with its heartbeats, which are rare by default. A busy machine may miss
+    # as many minutes of them as by default before Java gives up.
+    beats = {"spark.executor.heartbeatInterval": "1s", "spark.executor.heartbeat.maxFailures": "600"}
+    often = beats if (master or "local").startswith("local") else {}
     handler = signal.getsignal(signal.SIGINT)
     begun: dict[int, str] = {}
     try:
@@ -244,10 +246,12 @@ def _progress(spark: "SparkSession", what: str, wanted: bool) -> Iterator[None]:
             context = spark.sparkContext
             java: Any = context._jsc.sc()
             tracker, store = context.statusTracker(), java.statusStore()
+            queries: Any = spark._jsparkSession.sharedState().statusStore()
             while not done.wait(_LOOK):
                 with suppress(Py4JError):  # a stage may end while it is asked about
                     stages = [store.lastStageAttempt(each) for each in tracker.getActiveStageIds()]
-                    rows = sum(max(each.inputRecords(), each.shuffleReadRecords()) for each in stages)
+                    read = sum(max(each.inputRecords(), each.shuffleReadRecords()) for each in stages)
+                    rows = max(read, _rows(queries))  # stages count tasks that have ended
                     if stages:
                         bar.update(
                             description=f"{what}, {rows:,} rows" if rows else what,
@@ -262,6 +266,20 @@ def _progress(spark: "SparkSession", what: str, wanted: bool) -> Iterator[None]:
         finally:
             done.set()
             watcher.join()
+
+
+def _rows(queries: Any) -> int:
+    """How many rows came out of a step of a running query so far, at most; 0 if Spark does not say it."""
+    rows = 0
+    latest = queries.executionsList(max(0, queries.executionsCount() - 2), 2)
+    for query in map(latest.apply, range(latest.size())):
+        if query.completionTime().isDefined():
+            continue
+        values, steps = queries.executionMetrics(query.executionId()), query.metrics()
+        for step in map(steps.apply, range(steps.size())):
+            if step.name() == "number of output rows" and (value := values.get(step.accumulatorId())).isDefined():
+                rows = max(rows, int(value.get().replace(",", "")))
+    return rows
 
 
 def print_summary(summary: "Summary", as_json: bool) -> None:

@@ -17,7 +17,7 @@ from penstock.cli.app import Failure, cli, json_option, open_store, queue_argume
 from penstock.cli.messages import check_stdin
 from penstock.contract.arguments import check_known
 from penstock.contract.kinds import kind_of
-from penstock.contract.message import LATEST, MESSAGE_FIELDS, STATES, Entry, Message
+from penstock.contract.message import LATEST, MESSAGE_FIELDS, ORIGIN_HEADER, STATES, Entry, Message
 from penstock.contract.operations import PAGE, Messages, Put
 from penstock.contract.settings import FIVE_MINUTES, MAX_COUNT, whole
 from penstock.errors import InvalidArgument, NotSupported, PenstockError
@@ -236,7 +236,7 @@ def _line(number: int, line: bytes, now: int) -> Line:
         said = jsons.loads_object(line)
         check_known(said, _KNOWN, "a message")
         draft = {name: said[name] for name in _DRAFT if said.get(name) is not None}
-        entry = jsons.entry_from_json(draft)
+        entry = jsons.entry_from_json(draft, restored="state" in said)
         for time, duration in (("visible_at", "delay"), ("expires_at", "retention")):
             if said.get(time) is not None and duration in draft:
                 raise InvalidArgument(f"{time} and {duration} contradict each other: give one of them")
@@ -400,10 +400,16 @@ def _put(
     """Put lines in batches, each in one durable step, with a key for each line."""
     if file == "-":
         raise click.UsageError("into this store an import is repeatable only from a file: give its name")
-    hashed = _Hashed(source)
+    hashed, remote = _Hashed(source), kind_of(store.url).remote
     for number, line in enumerate(hashed, 1):
-        if line.strip():
-            _line(number, line, 0)  # an error before anything is put
+        if not line.strip():
+            continue
+        headers = _line(number, line, 0).entry.headers or {}  # an error before anything is put
+        if remote and ORIGIN_HEADER in headers:
+            raise NotSupported(
+                f"line {number} is a dead letter of queue {headers[ORIGIN_HEADER]!r}, and a server of this store "
+                "takes none from clients: import it on the server's machine, into the store itself"
+            )
     source.seek(0)
     place = kind_of(store.url).place(store.url)
     identity = _identity(place, queue, hashed.hash.hexdigest(), name)

@@ -30,7 +30,7 @@ PUBLISH_HEADER = "penstock.publish"
 SQS_HEADER = "penstock.sqs"  # what a message of SQS has beyond headers (http/server/sqs/messages.py)
 ORIGIN_HEADER, REASON_HEADER = "penstock.origin", "penstock.reason"  # of dead letters
 _RESERVED = "penstock."
-_OWN_BYTES = 64  # the most bytes of PUBLISH_HEADER with an id
+_OWN_BYTES = {PUBLISH_HEADER: 64, ORIGIN_HEADER: 512, REASON_HEADER: 4_096}  # name and value, at most
 _SHOWN, _SHOWN_HEADERS = 60, 5  # bytes or characters of a value, and headers, in a repr
 Payload: TypeAlias = bytes | str | bytearray | memoryview
 
@@ -221,8 +221,8 @@ class Message:
         return self._handle
 
 
-def checked(item: Draft | Payload) -> Entry:
-    """The draft as a checked Entry; TypeError, InvalidArgument."""
+def checked(item: Draft | Payload, restored: bool = False) -> Entry:
+    """The draft as a checked Entry; TypeError, InvalidArgument. `restored`: it was a message of another store."""
     if type(item) is bytes:
         return Entry(item)
     if not isinstance(item, Draft):
@@ -230,7 +230,7 @@ def checked(item: Draft | Payload) -> Entry:
     return Entry(
         _payload(item.payload),
         _priority(item.priority),
-        None if item.headers is None else checked_headers(item.headers),
+        None if item.headers is None else checked_headers(item.headers, restored),
         None if item.delay is None else seconds("delay", item.delay),
         None if item.retention is None else seconds("retention", item.retention),
         None if item.key is None else text("key", item.key, 1, MAX_KEY),
@@ -288,12 +288,12 @@ def _priority(priority: int) -> int:
         ) from None
 
 
-def checked_headers(headers: Mapping[str, str]) -> dict[str, str]:
-    """A checked copy of headers; TypeError, InvalidArgument."""
+def checked_headers(headers: Mapping[str, str], restored: bool = False) -> dict[str, str]:
+    """A checked copy of headers; TypeError, InvalidArgument. `restored`: those of dead letters are allowed."""
     if not isinstance(headers, Mapping):
         raise TypeError(f"headers are a dict of str: str, not {type(headers).__name__}")
     copy = dict(headers)
-    own = {PUBLISH_HEADER} & copy.keys()  # Penstock's own, not counted
+    own = (_OWN_BYTES.keys() if restored else {PUBLISH_HEADER}) & copy.keys()  # Penstock's own, not counted
     if len(copy) - len(own) > MAX_HEADERS:
         raise InvalidArgument(
             f"{len(copy) - len(own)} headers; a message has at most {MAX_HEADERS}: put the rest into the payload"
@@ -304,10 +304,10 @@ def checked_headers(headers: Mapping[str, str]) -> dict[str, str]:
             raise TypeError(f"headers are str: str, not {name!r}: {value!r}: convert the value with str()")
         if not name:
             raise InvalidArgument("a header without a name: name it")
-        if name.startswith(_RESERVED) and name not in (PUBLISH_HEADER, SQS_HEADER):
+        if name.startswith(_RESERVED) and name not in (*own, SQS_HEADER):
             raise InvalidArgument(f"header {name!r}: names that start with {_RESERVED!r} are Penstock's own")
         taken = len(utf8("header", name)) + len(utf8("header", value))
-        size += 0 if name in own and taken <= _OWN_BYTES else taken
+        size += 0 if name in own and taken <= _OWN_BYTES[name] else taken
     if size > MAX_HEADER_BYTES:
         raise InvalidArgument(
             f"headers of {size} bytes; the most is {MAX_HEADER_BYTES} altogether: put the rest into the payload"

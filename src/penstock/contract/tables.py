@@ -153,6 +153,9 @@ class Tables:
     def check(self, store: str) -> None:
         """Refuse a folder that is not a store of this kind, before Spark would wrap the error."""
 
+    def check_settings(self, settings: Settings) -> None:
+        """NotSupported for settings that no queue of this kind keeps. A server checks them itself."""
+
     def settings(self, store: str, opened: Opener) -> dict[str, Settings]:
         """The settings of all queues."""
         with opened(store) as found:

@@ -147,7 +147,7 @@ class RowStager:
 
     def _headers(self, at: int, pairs: Sequence[tuple[str, str]]) -> dict[str, str]:
         try:
-            return checked_headers(dict(pairs))
+            return checked_headers(dict(pairs), self._restore)
         except PenstockError as error:
             raise self._bad(at, type(error), str(error)) from None
         except TypeError as error:  # a value is NULL

@@ -121,6 +121,13 @@ class Engine:
             if settings.dead_letter is not None:
                 self.moves.note()
 
+    def check_new(self, queues: Mapping[str, Settings]) -> None:
+        """Refuse those of these queues that do not exist and that a load cannot make."""
+        new = {name: settings for name, settings in queues.items() if name not in self._queues}
+        for settings in new.values():
+            self._check_settings(settings)
+        self.moves.check_new(new)
+
     def update(self, queue: str, changes: Mapping[str, Any]) -> Settings:
         """Change settings; the resulting settings."""
         with self._lock:

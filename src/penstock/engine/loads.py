@@ -72,8 +72,8 @@ class Depot(Protocol):
     def ledger(self, queue: str, settings: Settings) -> Ledger:
         """The rules that staged messages of a queue are checked by."""
 
-    def check_settings(self, settings: Settings) -> None:
-        """Refuse a queue that cannot be made."""
+    def check_new(self, queues: Mapping[str, Settings]) -> None:
+        """Refuse queues that cannot be made."""
 
     def begin(self, load: str, forget_before: int) -> None:
         """Prepare for a load. Names of the owner's loads that began before that time may be forgotten."""
@@ -156,8 +156,7 @@ class OpenLoads:
     def begin(self, queues: Mapping[str, Settings]) -> str:
         """Open a load. Its commit makes those of these queues that do not exist by then."""
         self._depot.settings(DEFAULT)  # raises if the store is closed
-        for settings in queues.values():
-            self._depot.check_settings(settings)
+        self._depot.check_new(queues)
         now = self._clock.now()
         name = new_owners_name(now)
         with self._changed:

@@ -20,17 +20,18 @@ from contextlib import suppress
 from itertools import islice
 from typing import TYPE_CHECKING
 
-from penstock.contract.message import ORIGIN_HEADER, REASON_HEADER
-from penstock.errors import (
-    InvalidArgument,
-    InvalidPriority,
-    NotSupported,
-    PayloadTooLarge,
-    PenstockError,
-    QueueFull,
-    QueueNotFound,
+from penstock.contract.message import ORIGIN_HEADER
+from penstock.errors import NotSupported, PenstockError, QueueFull, QueueNotFound
+from penstock.rules.moves import (
+    MOVABLE,
+    REFUSED,
+    check_dead_letter,
+    check_target,
+    of_dead_letter,
+    sources_of,
+    without_past,
 )
-from penstock.rules.rows import AVAILABLE, DELAYED, FAILED
+from penstock.rules.rows import FAILED
 
 if TYPE_CHECKING:
     from penstock.contract.settings import Settings
@@ -39,8 +40,6 @@ if TYPE_CHECKING:
 
 _AT_ONCE = 500  # messages of one step
 _BYTES = 4 << 20  # of their bodies
-_MOVABLE = (DELAYED, AVAILABLE, FAILED)
-_REFUSED = (InvalidPriority, PayloadTooLarge)  # messages that a dead-letter queue does not take
 
 
 class Moves:
@@ -57,30 +56,21 @@ class Moves:
 
     def check(self, queue: str, settings: "Settings") -> None:
         """Refuse a dead-letter queue that does not exist, or has one itself."""
-        target = settings.dead_letter
-        if target is None:
-            return
-        if target == queue:
-            raise InvalidArgument(f"dead_letter={target!r} is the queue itself: name another")
-        further = self._engine.find(target).settings.dead_letter
-        if further is not None:
-            raise InvalidArgument(
-                f"queue {target!r} has a dead_letter itself ({further!r}), and dead letters move once: name that "
-                f"one, or set the dead_letter of {target!r} to None"
-            )
-        if queue in self.sources:
-            raise InvalidArgument(
-                f"queue {queue!r} takes the dead letters of {', '.join(map(repr, self.sources[queue]))}, and dead "
-                "letters move once: leave its dead_letter None"
-            )
+        check_dead_letter(queue, settings, self._settings, self.sources)
+
+    def check_new(self, queues: "Mapping[str, Settings]") -> None:
+        """check() for queues that will be made together."""
+        live = {name: live.settings for name, live in self._engine.live().items()}
+        sources = sources_of({**queues, **live}.items())
+        for name, settings in queues.items():
+            check_dead_letter(name, settings, lambda target: queues.get(target) or self._settings(target), sources)
+
+    def _settings(self, queue: str) -> "Settings":
+        return self._engine.find(queue).settings
 
     def note(self) -> None:
         """The dead_letter of a queue has changed, or a queue with one was added or removed."""
-        sources: dict[str, list[str]] = {}
-        for name, live in sorted(self._engine.live().items()):
-            if (target := live.settings.dead_letter) not in (None, name):
-                sources.setdefault(target, []).append(name)
-        self.sources = sources
+        self.sources = sources_of((name, live.settings) for name, live in self._engine.live().items())
 
     def forget_refusals(self) -> None:
         """Settings have changed: a dead-letter queue may take messages that it refused before."""
@@ -146,8 +136,7 @@ class Moves:
         refused = self._refused[source.name]
 
         def headers(given: Mapping[str, str], reason: str | None) -> dict[str, str]:
-            why = {} if reason is None else {REASON_HEADER: reason}
-            return {**_without_past(given), ORIGIN_HEADER: source.name, **why}
+            return of_dead_letter(given, source.name, reason)
 
         with self._lock, suppress(QueueFull, QueueNotFound):
             target = self._engine.find(source.settings.dead_letter or "")
@@ -156,11 +145,11 @@ class Moves:
             for seqs in _parts(source, dead[:room]):
                 try:
                     self._step(source, target, seqs, (FAILED,), headers)
-                except _REFUSED:
+                except REFUSED:
                     for seq in seqs:
                         try:
                             self._step(source, target, [seq], (FAILED,), headers)
-                        except _REFUSED:
+                        except REFUSED:
                             refused.add(seq)
 
     def redrive(self, queue: str, seqs: Sequence[int] | None) -> int:
@@ -174,20 +163,19 @@ class Moves:
                         origins.setdefault(origin, []).append(seq)
                 for origin, own in origins.items():
                     target = self._engine.find(origin)
-                    moved += self._step(source, target, own, _MOVABLE, lambda given, _: _without_past(given))
+                    moved += self._step(source, target, own, MOVABLE, lambda given, _: without_past(given))
         return moved
 
     # By hand
 
     def move(self, queue: str, target: str, seqs: Sequence[int] | None) -> int:
         """Move messages that wait or have failed, without numbers all failed ones; how many."""
-        if queue == target:
-            raise InvalidArgument(f"messages of queue {queue!r} cannot move to {target!r}: name another queue")
+        check_target(queue, target)
         source, goal = self._engine.find(queue), self._engine.find(target)
         with self._lock:
             chosen = source.seqs_in(FAILED) if seqs is None else _chosen(source, seqs)
             goal.check_room(len(chosen))
-            states = (FAILED,) if seqs is None else _MOVABLE
+            states = (FAILED,) if seqs is None else MOVABLE
             parts = _parts(source, chosen)
             return sum([self._step(source, goal, part, states, lambda given, _: dict(given)) for part in parts])
 
@@ -236,15 +224,11 @@ def not_supported(what: str) -> NotSupported:
     )
 
 
-def _without_past(headers: Mapping[str, str]) -> dict[str, str]:
-    return {name: value for name, value in headers.items() if name not in (ORIGIN_HEADER, REASON_HEADER)}
-
-
 def _chosen(source: "LiveQueue", seqs: Sequence[int] | None) -> list[int]:
     """Messages that may move: those that wait or have failed, by number."""
     if seqs is None:
-        return sorted(seq for state in _MOVABLE for seq in source.seqs_in(state))
-    return [seq for seq in sorted(set(seqs)) if source.state_of(seq) in _MOVABLE]
+        return sorted(seq for state in MOVABLE for seq in source.seqs_in(state))
+    return [seq for seq in sorted(set(seqs)) if source.state_of(seq) in MOVABLE]
 
 
 def _parts(source: "LiveQueue", seqs: Iterable[int]) -> Iterator[list[int]]:

@@ -28,6 +28,7 @@ from penstock.engine.views import NOTHING, Taken, as_seen, claimed, fill, parse_
 from penstock.errors import LeaseExpired, PenstockError, StoreClosed
 from penstock.rules import records
 from penstock.rules.ledger import Ledger, Receipt
+from penstock.rules.moves import visible_after_move
 from penstock.rules.rows import FAILED
 from penstock.system.clock import Alarm, Clock
 from penstock.system.threads import Lock
@@ -361,7 +362,7 @@ class LiveQueue:
                 reason = None if page.claims is None else page.for_claims(at).reason[at]
                 made, group = headers(given, reason) or None, page.group(at)
                 entries.append(Entry(payload, page.priority[at], made, created_at=created_at, group=group))
-                visible.append(max(now, page.visible_at[at]) if page.state[at] != FAILED else now)
+                visible.append(visible_after_move(page.state[at], page.visible_at[at], now))
                 expires.append(page.expires_at[at])
             self._storage.make_room(entries)
             taken = records.Taken(source.name, list(seqs))

@@ -12,6 +12,8 @@ from penstock.contract import refusals
 from penstock.contract.message import Entry, Plain, groups_of
 from penstock.contract.settings import HIGHEST_PRIORITY, LOWEST_PRIORITY, MAX_COUNT, Settings
 from penstock.errors import InvalidPriority, PayloadTooLarge
+from penstock.rules import effects
+from penstock.rules.recent import ACKED, FAILED_ATTEMPT, RELEASED
 from penstock.rules.records import (
     BY_BACKOFF,
     Ack,
@@ -27,7 +29,7 @@ from penstock.rules.records import (
     Update,
 )
 from penstock.rules.rows import FAILED, IN_FLIGHT
-from penstock.rules.state import ACKED, FAILED_ATTEMPT, RELEASED, State
+from penstock.rules.state import State
 from penstock.system.clock import at_least_one
 
 Receipt: TypeAlias = tuple[int, int]  # the message's number and the claim's secret
@@ -86,7 +88,7 @@ class Ledger:
             expires_at = now + at_least_one(kept) if kept else 0
             group = () if entry.group is None else (entry.group,)
             record = Put(now, seq, (entry.priority,), (visible_at,), (expires_at,), {}, group)
-            self.state.put_one(record)
+            effects.put_one(self.state, record)
             return Admission((seq,), entries, record)
         if isinstance(entries, Plain):
             return self._put_plain(entries, now)
@@ -97,7 +99,7 @@ class Ledger:
         kept_for = (usual if entry.retention is None else entry.retention for entry in new)
         expires = [now + at_least_one(seconds) if seconds else 0 for seconds in kept_for]
         record = Put(now, self.state.next_seq, priority, visible, expires, keys, groups_of(new))
-        self.state.put(record)
+        effects.put(self.state, record)
         return Admission(seqs, new, record)
 
     def _put_plain(self, entries: Plain, now: int) -> Admission:
@@ -110,7 +112,7 @@ class Ledger:
         times = self.visible_at(None, now), expires_at
         priority, visible_at, expiry = (array("q", [value]) * count for value in (0, *times))
         record = Put(now, first, priority, visible_at, expiry, {})
-        self.state.put(record)
+        effects.put(self.state, record)
         return Admission(range(first, first + count), entries, record)
 
     def admit(
@@ -128,7 +130,7 @@ class Ledger:
         self.check_values(size, priority)
         self.check_room(1)
         record = Put(now, seq, (priority,), (visible_at,), (expires_at,), {}, () if group is None else (group,))
-        self.state.put_one(record)
+        effects.put_one(self.state, record)
         return record
 
     def take_over(
@@ -146,7 +148,7 @@ class Ledger:
         self.check_room(len(entries))
         priority = [entry.priority for entry in entries]
         record = Put(now, self.state.next_seq, priority, visible_at, expires_at, {}, groups_of(entries), taken)
-        self.state.put(record)
+        effects.put(self.state, record)
         return record
 
     def expect(self, count: int, longest: int, lowest: int, highest: int, waiting: int, now: int) -> None:
@@ -179,7 +181,7 @@ class Ledger:
         if not seqs:
             return None
         record = Claim(now, seqs, self.lease_end(lease, now), consumer, nonce)
-        self.state.claim(record)
+        effects.claim(self.state, record)
         return record
 
     def pop(self, consumer: str, now: int) -> Pop | None:
@@ -189,7 +191,7 @@ class Ledger:
         if not seqs:
             return None
         record = Pop(now, seqs, consumer)
-        self.state.pop(record)
+        effects.pop(self.state, record)
         return record
 
     def ack(self, receipts: Iterable[Receipt], now: int) -> tuple[Ack | None, list[Receipt]]:
@@ -198,7 +200,7 @@ class Ledger:
         if not held:
             return None, lost
         record = Ack(now, held)
-        self.state.ack(record)
+        effects.ack(self.state, record)
         return record, lost
 
     def fail(
@@ -212,7 +214,7 @@ class Ledger:
         if delay is None and self.settings.backoff is not None:
             visible_at = BY_BACKOFF
         record = Fail(now, held, visible_at, reason)
-        self.state.fail(record)
+        effects.fail(self.state, record)
         return record, lost
 
     def release(self, receipts: Iterable[Receipt], now: int) -> tuple[Release | None, list[Receipt]]:
@@ -221,7 +223,7 @@ class Ledger:
         if not held:
             return None, lost
         record = Release(now, held)
-        self.state.release(record)
+        effects.release(self.state, record)
         return record, lost
 
     def extend(
@@ -232,7 +234,7 @@ class Ledger:
         if not held:
             return None, lost
         record = Extend(now, held, self.lease_end(lease, now))
-        self.state.extend(record)
+        effects.extend(self.state, record)
         return record, lost
 
     def remove(self, seqs: Iterable[int], now: int) -> Remove | None:
@@ -242,7 +244,7 @@ class Ledger:
         if self.streams:
             there = [seq for seq in there if not self.streams.holds(seq)]
         record = Remove(now, there)
-        self.state.remove(record)
+        effects.remove(self.state, record)
         return record if record.seqs else None
 
     def redrive(self, seqs: Iterable[int] | None, now: int) -> Redrive | None:
@@ -252,7 +254,7 @@ class Ledger:
             self.state.rows.with_state(FAILED) if seqs is None else filter(self._has_failed, dict.fromkeys(seqs))
         )
         record = Redrive(now, list(failed))
-        self.state.redrive(record)
+        effects.redrive(self.state, record)
         return record if record.seqs else None
 
     def purge(self, now: int) -> Remove | None:
@@ -260,7 +262,7 @@ class Ledger:
         self.state.advance(now)
         held = set(self.state.rows.with_state(IN_FLIGHT))
         record = Remove(now, [seq for seq in self.state.rows.with_state(None) if seq not in held])
-        self.state.remove(record)
+        effects.remove(self.state, record)
         return record if record.seqs else None
 
     def update(self, settings: Settings, now: int) -> Update | None:
@@ -269,7 +271,7 @@ class Ledger:
         if settings == self.settings:
             return None
         record = Update(now, settings)
-        self.state.update(record)
+        effects.update(self.state, record)
         return record
 
     def _number(self, entries: Sequence[Entry]) -> tuple[Sequence[int], Sequence[Entry], dict[str, int]]:

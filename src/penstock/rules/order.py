@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterable, Iterator
 _MAX_LANES = 256
 SEQ_BITS = 64
 _SEQ_MASK = (1 << SEQ_BITS) - 1
+NEVER = 1 << 63  # the time of a message that does not change by itself
 SLACK = 1024  # stale entries that are never worth a rebuild
 
 

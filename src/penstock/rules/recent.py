@@ -14,6 +14,7 @@ from typing import NamedTuple
 from penstock.contract.message import OUTCOMES, Attempt
 from penstock.contract.settings import FIVE_MINUTES
 
+ACKED, FAILED_ATTEMPT, RELEASED = 1, 2, 3  # how a receipt was settled
 _MINUTE = 60_000
 _BITS = 10
 _MASK = (1 << _BITS) - 1

@@ -1,4 +1,4 @@
-"""The state of a queue's messages, and how records and time change it.
+"""The state of a queue's messages, and how time changes it. How records change it is in effects.py.
 
 The ledger decides and the state applies. The same records in the same order always give the same state: the
 effects of time (a delay or a lease ends, a message expires) follow from the records.
@@ -10,42 +10,35 @@ The rows hold everything about the messages. Counts, the order of claiming and d
 are rebuilt when a page is loaded.
 """
 
-from array import array
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from itertools import islice
-from sys import intern
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from penstock.contract.message import STATES, Attempt
 from penstock.contract.settings import Settings
 from penstock.errors import StoreCorrupt
+from penstock.rules.effects import EFFECTS
 from penstock.rules.groups import Groups
-from penstock.rules.order import SEQ_BITS, SLACK, Deadlines, Ready
+from penstock.rules.order import NEVER, SEQ_BITS, SLACK, Deadlines, Ready
 from penstock.rules.recent import History, RecentKeys, RecentReceipts
 from penstock.rules.records import (
     BY_BACKOFF,
-    Ack,
     Claim,
-    Extend,
-    Fail,
     Pop,
     Put,
     Record,
     Redrive,
-    Release,
     Remove,
     Restore,
     StreamRecord,
     Taken,
     Update,
 )
-from penstock.rules.rows import AVAILABLE, DELAYED, DONE, FAILED, GONE, IN_FLIGHT, MANY, PAGE, Page, Rows
+from penstock.rules.rows import AVAILABLE, DELAYED, DONE, FAILED, GONE, IN_FLIGHT, PAGE, Page, Rows
 from penstock.rules.streams import Streams, StreamsSnapshot
 from penstock.system.clock import at_least_one
 
 LEASE_EXPIRED = "lease expired"
-ACKED, FAILED_ATTEMPT, RELEASED = 1, 2, 3  # how a receipt was settled
-NEVER = 1 << 63
 _LOOKED_AT = 1_000  # messages that waiting_since() examines
 
 
@@ -96,7 +89,7 @@ class State:
         self.changed: dict[int, None] | None = None  # messages whose state changed; None: not tracked
         self.witness: Witness | None = None
         self.advanced = 0  # the time of the last advance()
-        self._expiring = 0  # messages with an expires_at
+        self.expiring = 0  # messages with an expires_at
         # Counters for metrics.
         self.arrived = self.leases_expired = self.expired = self.given_up = 0
 
@@ -215,7 +208,7 @@ class State:
     def expire(self, seq: int, at: int) -> None:
         """Set or correct the time at which a message expires; 0 = never."""
         page, position = self.rows[seq]
-        self._expiring += (at != 0) - (page.expires_at[position] != 0)
+        self.expiring += (at != 0) - (page.expires_at[position] != 0)
         page.expires_at[position] = at
         for time in {at, self.due(page, position)}:
             if 0 < time < NEVER:
@@ -282,7 +275,7 @@ class State:
                 lanes.setdefault(page.priority[at], []).append(seq)
             if expires_at := page.expires_at[at]:
                 self.deadlines.add(expires_at, seq)
-                self._expiring += 1
+                self.expiring += 1
             due = self.due(page, at)
             if due not in (NEVER, expires_at):
                 self.deadlines.add(due, seq)
@@ -318,7 +311,7 @@ class State:
         if isinstance(record, StreamRecord):
             self.streams.apply(record)
         else:
-            _APPLY[type(record)](self, record)
+            EFFECTS[type(record)](self, record)
 
     def _follows(self, record: Record) -> bool:
         """Whether a record can come next. Messages that it claims leave the order of claiming."""
@@ -372,218 +365,7 @@ class State:
             self.leases_expired += 1
             self.end_attempt(seq, page, at, time, BY_BACKOFF, LEASE_EXPIRED)
 
-    # What each record changes
-
-    def put(self, record: Put) -> None:
-        """Add new messages."""
-        count = len(record.priority)
-        if record.taken is not None:
-            self.taken.append(record.taken)
-        if count == 1:
-            self.put_one(record)
-            return
-        if not count:
-            return
-        self.arrived += count
-        delayed = max(record.visible_at) > record.at
-        states = (
-            bytes(DELAYED if at > record.at else AVAILABLE for at in record.visible_at)
-            if delayed
-            else bytes([AVAILABLE]) * count
-        )
-        seqs = range(record.first, record.first + count)
-        if record.first > self.next_seq:
-            self.rows.skip_to(record.first)
-        groups = [
-            name if name is None else intern(name) for name in record.groups
-        ]  # one text for all its messages
-        self.rows.append(states, record.priority, record.visible_at, record.expires_at, groups)
-        self.by_state[AVAILABLE] += states.count(AVAILABLE)
-        self.by_state[DELAYED] += states.count(DELAYED)
-        if groups:
-            self._arrive_in_groups(seqs, states, record.priority, groups)
-        elif not delayed and min(record.priority) == max(record.priority):
-            self.ready.arrive(seqs, record.priority[0])
-        else:
-            lanes: dict[int, list[int]] = {}
-            for seq, priority, state in zip(seqs, record.priority, states, strict=True):
-                if state == AVAILABLE:
-                    lanes.setdefault(priority, []).append(seq)
-            for priority, arrived in lanes.items():
-                self.ready.arrive(arrived, priority)
-        if delayed or any(record.expires_at):
-            for seq, visible_at, expires_at in zip(seqs, record.visible_at, record.expires_at, strict=True):
-                if expires_at:  # stays in the heap for the whole life of the message
-                    self.deadlines.add(expires_at, seq)
-                    self._expiring += 1
-                if record.at < visible_at < (expires_at or NEVER):
-                    self.deadlines.add(visible_at, seq)
-        for key, seq in record.keys.items():
-            self.keys.add(key, seq, record.at)
-
-    def _arrive_in_groups(
-        self, seqs: range, states: bytes, priorities: Sequence[int], groups: Sequence[str | None]
-    ) -> None:
-        lanes: dict[int, list[int]] = {}
-        for seq, priority, state, group in zip(seqs, priorities, states, groups, strict=True):
-            if state == AVAILABLE if group is None else self.groups.join(group, seq, state):
-                lanes.setdefault(priority, []).append(seq)
-        for priority, arrived in lanes.items():
-            self.ready.arrive(arrived, priority)
-
-    def put_one(self, record: Put) -> None:
-        """Add one message."""
-        now, seq, (priority,), (visible_at,), (expires_at,), keys, groups, _ = record
-        late = seq < self.rows.next_seq  # a skipped number: some storages number messages themselves
-        if seq > self.rows.next_seq:
-            self.rows.skip_to(seq)
-        state = DELAYED if visible_at > now else AVAILABLE
-        self.arrived += 1
-        group = intern(groups[0]) if groups and groups[0] is not None else None
-        if late:
-            self.rows.insert(seq, state, priority, visible_at, expires_at, group)
-        elif group is not None:
-            self.rows.append(bytes([state]), [priority], [visible_at], [expires_at], [group])
-        else:
-            self.rows.append_one(state, priority, visible_at, expires_at)
-        self.by_state[state] += 1
-        is_open = state == AVAILABLE
-        if group is not None:
-            if late:
-                self.groups.change(group, seq, GONE, state)
-                is_open = False
-            else:
-                is_open = self.groups.join(group, seq, state)
-        if is_open:
-            if late:
-                self.ready.come_back(seq, priority)
-            else:
-                self.ready.arrive((seq,), priority)
-        elif state == DELAYED and visible_at < (expires_at or NEVER):
-            self.deadlines.add(visible_at, seq)
-        if expires_at:  # stays in the heap for the whole life of the message
-            self.deadlines.add(expires_at, seq)
-            self._expiring += 1
-        for key in keys:
-            self.keys.add(key, seq, now)
-
-    def claim(self, record: Claim) -> None:
-        """Give messages to a consumer."""
-        now, seqs, lease_until, consumer, nonce = record
-        runs = self.rows.runs(seqs) if len(seqs) >= MANY else None
-        if runs is None:
-            for seq in seqs:
-                page, at = self.rows[seq]
-                page.state[at] = IN_FLIGHT
-                page.attempts[at] += 1
-                claims = page.for_claims(at)
-                claims.claimed_at[at] = now
-                claims.ends_at[at] = lease_until
-                claims.nonce[at] = nonce
-                claims.consumer[at] = consumer
-                if page.groups is not None and (group := page.group(at)) is not None:
-                    self.groups.take(group)
-        else:  # neighbours: slices instead of single rows
-            for page, start, end in runs:
-                count = end - start
-                page.state[start:end] = bytes([IN_FLIGHT]) * count
-                page.attempts[start:end] = array("I", [attempts + 1 for attempts in page.attempts[start:end]])
-                claims = page.for_claims(end - 1)
-                claims.claimed_at[start:end] = array("q", [now]) * count
-                claims.ends_at[start:end] = array("q", [lease_until]) * count
-                claims.nonce[start:end] = array("Q", [nonce]) * count
-                claims.consumer[start:end] = [consumer] * count
-                if page.groups is not None:
-                    for group in filter(None, page.groups[start:end]):
-                        self.groups.take(group)
-        if lease_until:  # 0: held by a stream, without an end
-            self.deadlines.add_many(lease_until, seqs)
-        self.by_state[AVAILABLE] -= len(record.seqs)
-        self.by_state[IN_FLIGHT] += len(record.seqs)
-        self.tidy()
-
-    def pop(self, record: Pop) -> None:
-        """Give messages to a consumer and finish them at once."""
-        for seq in record.seqs:
-            page, at = self.rows[seq]
-            page.attempts[at] += 1
-            if self.settings.keep_done != 0:
-                claims = page.for_claims(at)
-                claims.claimed_at[at] = record.at
-                claims.consumer[at] = record.consumer
-            self.finish(seq, page, at, record.at)
-        self.tidy()
-
-    def ack(self, record: Ack) -> None:
-        """Messages are done."""
-        runs = self.rows.runs(record.seqs) if self.settings.keep_done == 0 else None
-        if runs is not None:
-            nonces: list[int] = []
-            for page, start, end in runs:
-                nonces.extend(page.for_claims(end - 1).nonce[start:end])
-            self.drop_runs(record.seqs, runs)
-            self.receipts.add(record.seqs, nonces, ACKED, record.at)
-            self.tidy()
-            return
-        self._settle(record, ACKED, lambda seq, page, at: self.finish(seq, page, at, record.at))
-
-    def fail(self, record: Fail) -> None:
-        """Attempts failed."""
-
-        def end_attempt(seq: int, page: Page, at: int) -> None:
-            self.end_attempt(seq, page, at, record.at, record.visible_at, record.reason)
-
-        self._settle(record, FAILED_ATTEMPT, end_attempt)
-
-    def release(self, record: Release) -> None:
-        """Messages are given back."""
-
-        def give_back(seq: int, page: Page, at: int) -> None:
-            self.remember(seq, page, at, record.at, "released", None)
-            self.come_back(seq, page, at, record.at, record.at)
-
-        self._settle(record, RELEASED, give_back)
-
-    def _settle(
-        self, record: Ack | Fail | Release, outcome: int, change: Callable[[int, Page, int], None]
-    ) -> None:
-        nonces = []
-        for seq in record.seqs:
-            page, at = self.rows[seq]
-            nonces.append(page.for_claims(at).nonce[at])
-            change(seq, page, at)
-        self.receipts.add(record.seqs, nonces, outcome, record.at)
-        self.tidy()
-
-    def extend(self, record: Extend) -> None:
-        """Leases end later."""
-        for seq in record.seqs:
-            page, at = self.rows[seq]
-            page.for_claims(at).ends_at[at] = record.lease_until
-            self.deadlines.add(record.lease_until, seq)
-        self.tidy()
-
-    def remove(self, record: Remove) -> None:
-        """Take messages out."""
-        for seq in record.seqs:
-            self.drop(seq, *self.rows[seq])
-        self.tidy()
-
-    def redrive(self, record: Redrive) -> None:
-        """Failed messages start over."""
-        for seq in record.seqs:
-            page, at = self.rows[seq]
-            page.attempts[at] = 0
-            page.for_claims(at).reason[at] = None
-            self.come_back(seq, page, at, record.at, record.at)
-        self.tidy()
-
-    def update(self, record: Update) -> None:
-        """Change the settings; a changed keep_done applies to done messages."""
-        before = self.settings.keep_done
-        self.use(record.settings)
-        if record.settings.keep_done != before:
-            self.keep_done_anew(record.at)
+    # Changes of single messages
 
     def keep_done_anew(self, now: int) -> None:
         """Apply a changed keep_done: drop done messages that are older, set deadlines for the others."""
@@ -594,24 +376,6 @@ class State:
                 self.drop(seq, page, at)
             elif due not in (NEVER, page.expires_at[at]):
                 self.deadlines.add(due, seq)
-        self.tidy()
-
-    def restore(self, record: Restore) -> None:
-        """Give messages that were just put the state and attempts that they had in another store."""
-        _, first, states, attempts, claimed_at, settled_at, consumers, reasons, history = record
-        self.history.load(history)
-        for number, state in enumerate(states):
-            seq = first + number
-            page, at = self.rows[seq]
-            page.attempts[at] = attempts[number]
-            if claimed_at[number] or reasons[number] is not None:
-                claims = page.for_claims(at)
-                claims.claimed_at[at], claims.ends_at[at] = claimed_at[number], settled_at[number]
-                claims.consumer[at], claims.reason[at] = consumers[number], reasons[number]
-            if state == DONE and self.settings.keep_done == 0:
-                self.drop(seq, page, at)
-            elif state in (DONE, FAILED):
-                self.enter(seq, page, at, state)
         self.tidy()
 
     def finish(self, seq: int, page: Page, at: int, now: int) -> None:
@@ -671,7 +435,7 @@ class State:
     def drop(self, seq: int, page: Page, at: int) -> None:
         before, group = page.state[at], page.group(at)
         self.by_state[before] -= 1
-        self._expiring -= page.expires_at[at] != 0
+        self.expiring -= page.expires_at[at] != 0
         self.rows.drop(seq, page, at)
         if group is not None:
             if before == IN_FLIGHT:
@@ -687,7 +451,7 @@ class State:
         """Drop many neighbouring messages in flight, by slices."""
         seq = seqs[0]
         for page, start, end in runs:
-            self._expiring -= end - start - page.expires_at[start:end].count(0)
+            self.expiring -= end - start - page.expires_at[start:end].count(0)
             groups = page.groups
             self.rows.drop_run(seq, page, start, end)
             for number, group in enumerate(groups[start:end] if groups is not None else (), seq):
@@ -702,7 +466,7 @@ class State:
 
     def tidy(self) -> None:
         """Remove stale entries from deadlines and the order of claiming, once they are the majority."""
-        timed = self.by_state[DELAYED] + self.by_state[IN_FLIGHT] + self.by_state[DONE] + self._expiring
+        timed = self.by_state[DELAYED] + self.by_state[IN_FLIGHT] + self.by_state[DONE] + self.expiring
         if len(self.deadlines.heap) > 2 * timed + SLACK:
             self.deadlines.sweep(self._is_due)
         if self.ready.entries > 2 * self.available() + SLACK:
@@ -711,18 +475,3 @@ class State:
     def _is_due(self, time: int, seq: int) -> bool:
         found = self.rows.find(seq)
         return found is not None and (self.due(*found) == time or found[0].expires_at[found[1]] == time)
-
-
-_APPLY: dict[type[Record], Callable[[State, Any], None]] = {
-    Put: State.put,
-    Claim: State.claim,
-    Pop: State.pop,
-    Ack: State.ack,
-    Fail: State.fail,
-    Release: State.release,
-    Extend: State.extend,
-    Remove: State.remove,
-    Redrive: State.redrive,
-    Update: State.update,
-    Restore: State.restore,
-}

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from penstock.contract.streams import StreamInfo
 from penstock.errors import StreamInUse, StreamMismatch, StreamNotFound
+from penstock.rules import effects
 from penstock.rules.records import (
     Claim,
     StreamBegin,
@@ -436,7 +437,7 @@ class Streams:
             stream.reader = record.reader
 
     def _claim_batch(self, record: StreamClaim) -> None:
-        self._state.claim(Claim(record.at, record.seqs, 0, CONSUMER + record.stream, record.nonce))
+        effects.claim(self._state, Claim(record.at, record.seqs, 0, CONSUMER + record.stream, record.nonce))
         self._streams[record.stream].held = Batch(record.batch, record.at, compact(record.seqs))
         self.last_batch = record.batch
 

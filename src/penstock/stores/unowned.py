@@ -27,6 +27,7 @@ from penstock.contract.settings import Settings
 from penstock.contract.tables import Opener, Read, Staged, Tables, Target, grouped
 from penstock.engine.arrow_columns import attempt_row, queue_row, rows_as_batch
 from penstock.engine.arrow_rows import send
+from penstock.engine.unowned import check_settings
 from penstock.errors import QueueExists, QueueNotFound
 from penstock.stores.folder.shared import SystemNeighbours, process_name
 from penstock.system.clock import SystemClock
@@ -46,6 +47,9 @@ def opened(store: str) -> Any:
 
 class UnownedTables(Tables):
     """The tables of text and folder stores."""
+
+    def check_settings(self, settings: Settings) -> None:
+        check_settings(settings)
 
     def parts(self, read: Read, schema: pa.Schema, owner: int) -> Sequence["QueuesPart"]:
         with closing(opened(read.store)) as backend:
@@ -197,7 +201,8 @@ class FrameLoader:
                 files.setdefault(queue, []).append(path)
         with closing(opened(target.store)) as backend:
             run, now = Run(disk, target.store, target.run), SystemClock().now()
-            for queue, settings in target.create.items():
+            # A dead-letter queue exists before the queues that name it.
+            for queue, settings in sorted(target.create.items(), key=lambda each: each[1].dead_letter is not None):
                 with suppress(QueueExists):
                     backend.run(Create(queue, settings))
             for queue, paths in files.items():

@@ -92,7 +92,7 @@ def decode_staged(body: bytes) -> Staged:
             raise InvalidArgument(f"a frame has the columns {name!r} and {other!r}: give one of them")
     visible_at, expires_at = (_times(name, columns, len(payloads)) for name in ("visible_at", "expires_at"))
     became = restored.take(columns, len(payloads))
-    return Staged(_entries(columns, payloads), visible_at, expires_at, became)
+    return Staged(_entries(columns, payloads, became is not None), visible_at, expires_at, became)
 
 
 def with_times(body: bytes, now: int) -> bytes:
@@ -127,14 +127,14 @@ def _head(columns: dict[str, Any], sizes: list[int]) -> bytes:
     return _LENGTH.pack(len(head)) + head
 
 
-def _entries(columns: dict[str, Any], payloads: list[bytes]) -> Sequence[Entry]:
+def _entries(columns: dict[str, Any], payloads: list[bytes], restored: bool = False) -> Sequence[Entry]:
     if not columns:
         return Plain(payloads) if payloads else []
     check_known(columns, _ENTRY_DEFAULTS, "a draft")
     values = [_values(name, columns, len(payloads), default) for name, default in _ENTRY_DEFAULTS.items()]
     entries: list[Entry] = []
     try:
-        entries.extend(map(message.checked, map(Draft, payloads, *values)))
+        entries.extend(map(message.checked, map(Draft, payloads, *values), repeat(restored)))
     except (TypeError, InvalidArgument) as error:
         raise InvalidArgument(f"message {len(entries)} of the batch: {error}") from None
     return entries

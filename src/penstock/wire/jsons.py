@@ -56,14 +56,14 @@ def loads_object(body: bytes) -> dict[str, Any]:
     return value
 
 
-def entry_from_json(draft: Mapping[str, Any]) -> Entry:
-    """A checked draft."""
+def entry_from_json(draft: Mapping[str, Any], restored: bool = False) -> Entry:
+    """A checked draft; `restored`: it was a message of another store."""
     if not isinstance(draft, dict):
         raise InvalidArgument(f"a message is a JSON object, not {kind_of(draft)}")
     check_known(draft, _DRAFT_FIELDS, "a message to be put")
     rest = {name: value for name, value in draft.items() if not name.startswith("payload")}
     with arguments():
-        return message.checked(Draft(_payload(draft), **rest))
+        return message.checked(Draft(_payload(draft), **rest), restored)
 
 
 def entries_from_json(batch: Mapping[str, Any]) -> list[Entry]:

@@ -17,6 +17,7 @@ import pytest
 
 import penstock
 from penstock import InvalidArgument, NotSupported, PenstockError, StoreLocked
+from penstock.contract.kinds import kind_of
 from penstock.contract.message import Entry
 from penstock.contract.store import Store
 from penstock.http.server import serve_in_thread
@@ -25,6 +26,7 @@ from penstock.stores.journal.catalog import FOLDER, Catalog
 from penstock.stores.journal.doctor import examine
 from penstock.stores.journal.store import JournalBackend, open_journal
 from penstock.system.files import SystemDisk
+from tests.harness import everything
 from tests.stores.journal.journals import staged
 
 ROOT = Path(__file__).parents[3]
@@ -92,6 +94,16 @@ def test_leases_and_receipts_go_on_in_the_copy(tmp_path: Path) -> None:
     with penstock.open(tmp_path / "copy") as copy:
         copy.queue("jobs").ack(message.receipt or "")
         assert copy.queue("jobs").counts()["done"] == 1
+
+
+@pytest.mark.parametrize("kind", ["journal", "slate"])
+def test_groups_dead_letters_and_settings_go_on_in_the_copy(kind: str, tmp_path: Path) -> None:
+    url, copy = f"{kind}:{tmp_path / 'store'}", str(tmp_path / "copy")
+    with penstock.open(url) as store:
+        receipt = everything.fill(store)
+        kind_of(url).backup(url, copy, True, None)
+    with penstock.open(f"{kind}:{copy}") as restored:
+        everything.check(restored, receipt)
 
 
 def test_a_torn_end_is_not_copied(folder: Path, tmp_path: Path) -> None:
@@ -317,6 +329,16 @@ def test_a_store_that_is_not_there_is_an_error(tmp_path: Path) -> None:
 def test_stores_of_other_kinds_say_what_to_do(url: str, tmp_path: Path) -> None:
     with pytest.raises(NotSupported, match="machine that has"):
         backup(url, tmp_path / "copy")
+
+
+@pytest.mark.parametrize("kind", ["text", "folder"])
+def test_text_and_folder_stores_go_on_in_a_copy_of_their_files(kind: str, tmp_path: Path) -> None:
+    with penstock.open(f"{kind}:{tmp_path / 'store'}") as store:
+        dead_letters = everything.takes_dead_letters(store)
+        receipt = everything.fill(store, dead_letters)
+    shutil.copytree(tmp_path / "store", tmp_path / "copy")
+    with penstock.open(f"{kind}:{tmp_path / 'copy'}") as restored:
+        everything.check(restored, receipt, dead_letters)
 
 
 @pytest.mark.parametrize("kind", ["text", "folder", "tq"])

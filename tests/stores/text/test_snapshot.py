@@ -7,12 +7,16 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import penstock
 from penstock import Draft, SimulatedClock
+from penstock.contract.message import STATES
+from penstock.contract.tables import Read
+from penstock.stores.text import tables
 from penstock.stores.text.snapshot import payloads, read, snapshot
 from penstock.system.files import SystemDisk
 
@@ -136,3 +140,23 @@ def test_no_queue_is_no_file(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError):
         read(str(tmp_path / "none.tq"), SystemDisk())
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("states", [STATES, ("available",), ("done", "failed")])
+def test_rows_of_a_table_are_in_the_order_of_the_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, states: tuple[str, ...]
+) -> None:
+    monkeypatch.setattr(tables, "_ROWS", 7)
+    url = f"text:{tmp_path}"
+    with penstock.open(url) as store:
+        queue = store.create("q", keep_done=None, max_attempts=1)
+        queue.put_many([Draft(b"%d" % at, headers={"a": "b"} if at % 3 == 1 else None) for at in range(100)])
+        queue.put_many([b"%d" % at for at in range(100, 130)])
+        claimed = queue.claim(30)
+        queue.ack(*claimed[::2])
+        queue.fail(*claimed[1::2])
+        listed = [(message.id, message.payload) for message in queue.messages() if message.state in states]
+    schema = pa.schema([("id", pa.string()), ("payload", pa.binary())])
+    parts = tables.TextTables().parts(Read(url, "messages", "q", states), schema, os.getpid())
+    rows = [tuple(row.values()) for part in parts for batch in part.read(schema) for row in batch.to_pylist()]
+    assert rows == listed

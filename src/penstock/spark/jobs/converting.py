@@ -11,7 +11,9 @@ from penstock.contract.kinds import absolute, exists, kind_of
 from penstock.contract.message import STATES
 from penstock.contract.names import DEFAULT
 from penstock.contract.settings import Settings
-from penstock.errors import InvalidArgument, NotSupported, PenstockError
+from penstock.contract.tables import Tables
+from penstock.errors import InvalidArgument, NotSupported, PenstockError, QueueNotFound
+from penstock.rules.moves import check_dead_letter, sources_of
 from penstock.spark.jobs.runs import (
     Session,
     Summary,
@@ -171,14 +173,31 @@ def _to_be_made(target: str, wanted: dict[str, Settings]) -> dict[str, Settings]
         for name, settings in wanted.items()
         if name in known and settings != known[name]
     ]
-    refused += [
-        f"queue {name!r} has start={settings.start!r}, and that store keeps no log"
-        for name, settings in wanted.items()
-        if settings.start != "now" and not (kind.has_log or kind.remote)  # a server checks this itself
-    ]
+    made = {name: settings for name, settings in wanted.items() if name not in known}
+    if not refused:
+        refused = [f"queue {name!r}: {why}" for name, why in _not_kept(tables, made, known).items()]
     if refused:
         raise NotSupported(f"{target!r} cannot hold this, and nothing was written: {'; '.join(refused)}")
-    return {name: settings for name, settings in wanted.items() if name not in known}
+    return made
+
+
+def _not_kept(tables: Tables, made: dict[str, Settings], known: dict[str, Settings]) -> dict[str, PenstockError]:
+    """Why a store cannot make some of these queues beside those that it has."""
+    there = {**made, **known}
+    sources, found = sources_of(there.items()), dict[str, PenstockError]()
+
+    def settings_of(queue: str) -> Settings:
+        if queue not in there:
+            raise QueueNotFound(f"its dead_letter {queue!r} is not there: create it, or set dead_letter to None")
+        return there[queue]
+
+    for name, settings in made.items():
+        try:
+            tables.check_settings(settings)
+            check_dead_letter(name, settings, settings_of, sources)
+        except (InvalidArgument, NotSupported, QueueNotFound) as error:
+            found[name] = error
+    return found
 
 
 def _differing(one: Settings, other: Settings) -> list[str]:
@@ -190,9 +209,10 @@ def _messages(spark: "SparkSession", source: str) -> "DataFrame":
     """All messages, each with its attempts as the column history."""
     from pyspark.sql import functions as f
 
-    messages = table(spark, source, "messages")
+    # Messages arrive in the order of their puts: that of their numbers, or of a listing if ids are no numbers.
+    place = f.col("id").cast("bigint") if kind_of(source).owned else f.monotonically_increasing_id()
+    messages = table(spark, source, "messages").withColumn("place", place)
     attempts = table(spark, source, "attempts").groupBy("queue", "id")
     history = attempts.agg(f.sort_array(f.collect_list(f.struct(*_HISTORY))).alias("history"))
     joined = messages.join(history, ["queue", "id"], "left")
-    # Messages arrive in the order of their puts: by numeric id, or by time if ids are no numbers.
-    return joined.orderBy("queue", f.expr("try_cast(id AS bigint)"), "received_at", "id").drop(*_DROPPED)
+    return joined.orderBy("queue", "place").drop("place", *_DROPPED)

@@ -41,7 +41,7 @@ from penstock.spark.tables import PartsReader, partitions
 from penstock.system import processes
 from penstock.system.clock import rest
 
-_PATIENCE = 1.5  # seconds to wait for the end of the stream's previous reader process, which Spark kills
+_PATIENCE = 0.5  # seconds to wait for the end of the stream's previous reader process, which Spark kills
 _PAUSE = 0.1  # seconds between two attempts to begin
 _MOST = 100_000_000  # messages of a batch, whatever the option says
 _PAGE = 1_000  # messages per request

@@ -25,7 +25,6 @@ from penstock.contract import names
 from penstock.contract.loads import Brought, SinkCommit, is_repeated
 from penstock.contract.message import STATES
 from penstock.contract.settings import Settings
-from penstock.engine.backend import check_start
 from penstock.engine.loads import Restored, StagedPart, Taken, began_at, full
 from penstock.engine.queue import LiveQueue
 from penstock.errors import DiskFull, QueueExists, QueueNotFound
@@ -110,6 +109,7 @@ class Loads:
         disk: Disk,
         find: Callable[[str], LiveQueue],
         upkeep: dict[str, Upkeep],
+        check_new: Callable[[Mapping[str, Settings]], None],
         create: Callable[[str, Settings], None],
         segment_size: int,
     ) -> None:
@@ -118,6 +118,7 @@ class Loads:
         self._disk = disk
         self._find = find
         self._upkeep = upkeep
+        self._check_new = check_new
         self._create = create
         self._whole = min(_WHOLE, segment_size)
         self._landing = threading.Lock()  # batches of sinks are committed one by one
@@ -133,8 +134,7 @@ class Loads:
         if landed or has_run(self._disk, self._catalog, load.run):
             remove_folder(self._disk, folder)
             return False
-        for settings in load.queues.values():
-            check_start(settings)
+        self._check_new(load.queues)
         with ExitStack() as done:
             for queue, pieces in sorted(load.by_queue().items()):
                 self._expect(queue, pieces, load, done)
@@ -447,12 +447,14 @@ class JournalDepot:
     def __init__(
         self,
         find: Callable[[str], LiveQueue],
+        check_new: Callable[[Mapping[str, Settings]], None],
         commit: Callable[[Load], bool],
         catalog: Catalog,
         disk: Disk,
         ballast: Ballast,
     ) -> None:
         self._find = find
+        self._check_new = check_new
         self._commit = commit
         self._catalog = catalog
         self._disk = disk
@@ -464,8 +466,8 @@ class JournalDepot:
     def ledger(self, queue: str, settings: Settings) -> Ledger:
         return Ledger(queue, settings)
 
-    def check_settings(self, settings: Settings) -> None:
-        check_start(settings)
+    def check_new(self, queues: Mapping[str, Settings]) -> None:
+        self._check_new(queues)
 
     def begin(self, load: str, forget_before: int) -> None:
         forget_runs(self._disk, self._catalog, forget_before)

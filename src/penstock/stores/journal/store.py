@@ -73,10 +73,9 @@ class JournalBackend(Engine):
         self._left = False  # whether the folder was closed, or left to the parent process
         self._upkeep: dict[str, Upkeep] = {}
         self._failure: BaseException | None = None
-        self._loads = Loads(
-            self._catalog, disk, self.find, self._upkeep, partial(self.create, of_load=True), segment_size
-        )
-        depot = JournalDepot(self.find, self.load, self._catalog, disk, self._shared.ballast)
+        create = partial(self.create, of_load=True)
+        self._loads = Loads(self._catalog, disk, self.find, self._upkeep, self.check_new, create, segment_size)
+        depot = JournalDepot(self.find, self.check_new, self.load, self._catalog, disk, self._shared.ballast)
         self._uploads = OpenLoads(depot, self._clock, self._alarm)
         self._streams = JournalStreams(self._folder, self._clock, self.find, self._upkeep)
         check_folder(self._folder, disk, dialect)

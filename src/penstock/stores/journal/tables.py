@@ -35,6 +35,7 @@ from penstock.engine.arrow_columns import (
     table_of,
     times,
 )
+from penstock.engine.backend import check_start
 from penstock.errors import PenstockError
 from penstock.stores.journal.catalog import FOLDER, Catalog
 from penstock.stores.journal.files import PLACE_BITS
@@ -59,6 +60,9 @@ _OFFSET = np.uint64((1 << PLACE_BITS) - 1)
 
 class JournalTables(Tables):
     """The tables of journal stores."""
+
+    def check_settings(self, settings: Settings) -> None:
+        check_start(settings)
 
     def parts(self, read: Read, schema: pa.Schema, owner: int) -> Sequence[Part]:
         folder, store = folder_of(read.store), _snapshot(read.store)

@@ -216,8 +216,8 @@ class LoadCommit:
     def ledger(self, queue: str, settings: Settings) -> Ledger:
         return new_ledger(queue, settings)
 
-    def check_settings(self, settings: Settings) -> None:
-        self._backend._check_settings(settings)
+    def check_new(self, queues: Mapping[str, Settings]) -> None:
+        self._backend.check_new(queues)
 
     def begin(self, load: str, forget_before: int) -> None:
         first = bytes((VERSION, RUN))

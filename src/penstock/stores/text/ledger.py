@@ -5,6 +5,7 @@ from sys import intern
 from typing import NamedTuple
 
 from penstock.contract.message import STATES, Attempt
+from penstock.rules.effects import put_one
 from penstock.rules.order import SLACK
 from penstock.rules.recent import RecentReceipts, pack
 from penstock.rules.records import Put
@@ -42,7 +43,7 @@ def append_row(state: State, row: Row) -> None:
     """Add a message that was appended to the file; it gets the next number."""
     at = row.received_at
     groups = () if row.group is None else (row.group,)
-    state.put_one(Put(at, state.next_seq, (row.priority,), (row.visible_at,), (row.expires_at,), {}, groups))
+    put_one(state, Put(at, state.next_seq, (row.priority,), (row.visible_at,), (row.expires_at,), {}, groups))
 
 
 def assign_notes(state: State, notes: Iterable[tuple[int, Note]]) -> None:

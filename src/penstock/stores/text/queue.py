@@ -16,8 +16,8 @@ from penstock.engine.loads import Restored, restore
 from penstock.engine.unowned import UnownedQueue, check_settings, fitting
 from penstock.errors import DiskFull, LeaseExpired, NotSupported, PenstockError, QueueNotFound, StoreUnavailable
 from penstock.rules.ledger import Receipt
+from penstock.rules.recent import ACKED, FAILED_ATTEMPT, RELEASED
 from penstock.rules.records import Put, Record, Restore
-from penstock.rules.state import ACKED, FAILED_ATTEMPT, RELEASED
 from penstock.stores.text.files import is_appended
 from penstock.stores.text.format import (
     COMMENT,

@@ -127,6 +127,7 @@ class Snapshot(NamedTuple):
     data: bytes
     plain: Plain
     others: list[Message]
+    offsets: list[int]  # of the others in the file
 
 
 def read(path: str, disk: Disk) -> Files | None:
@@ -168,4 +169,6 @@ def snapshot(queue: str, files: Files, now: int) -> Snapshot | None:
     view.ledger.state.advance(now)
     by_offset = {entry.offset: entry for entry in entries}
     seqs = view.ledger.state.listed(None, 1, len(view.table.ids))
-    return Snapshot(data, plain, [message_of(view, seq, by_offset[view.table.offsets[seq]]) for seq in seqs])
+    offsets = [view.table.offsets[seq] for seq in seqs]
+    others = [message_of(view, seq, by_offset[offset]) for seq, offset in zip(seqs, offsets, strict=True)]
+    return Snapshot(data, plain, others, offsets)

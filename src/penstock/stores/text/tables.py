@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 
 from penstock.contract.arrow import column_of, messages_as_batch
@@ -24,16 +25,28 @@ class TextTables(UnownedTables):
 
 
 def _messages(found: Snapshot, queue: str, read: Read, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
-    plain = found.plain
-    if "available" in read.states and len(plain.starts):
+    plain = found.plain if "available" in read.states else found.plain.part(0, 0)
+    wanted = [at for at, message in enumerate(found.others) if message.state in read.states]
+    offsets = np.array([found.offsets[at] for at in wanted], np.int64)
+    others = [found.others[at] for at in wanted]
+    count, rows = len(plain.starts), _ROWS
+    if count:
         rows = max(1, min(_ROWS, _BYTES // int((plain.stops - plain.starts).max() + 1)))
-        for at in range(0, len(plain.starts), rows):
-            some = plain.part(at, at + rows)
-            arrays = [_column(field, queue, found.data, some) for field in schema]
-            yield pa.RecordBatch.from_arrays(arrays, schema=schema)
-    others = [message for message in found.others if message.state in read.states]
-    for at in range(0, len(others), _ROWS):
-        yield messages_as_batch(others[at : at + _ROWS], schema)
+    order = np.argsort(np.concatenate([plain.starts, offsets]), kind="stable")  # that of the file
+    for at in range(0, len(order), rows):
+        some = order[at : at + rows]
+        first, second = some[some < count], some[some >= count] - count
+        batches = []
+        if len(first):
+            part = plain.part(first[0], first[-1] + 1)
+            arrays = [_column(field, queue, found.data, part) for field in schema]
+            batches.append(pa.RecordBatch.from_arrays(arrays, schema=schema))
+        if len(second):
+            batches.append(messages_as_batch(others[second[0] : second[-1] + 1], schema))
+        if len(batches) == 2:
+            places = pa.array(np.searchsorted(np.sort(some), some))
+            batches = pa.Table.from_batches(batches).take(places).combine_chunks().to_batches()
+        yield from batches
 
 
 def _column(field: pa.Field, queue: str, data: bytes, plain: Plain) -> pa.Array:

@@ -37,12 +37,6 @@ def report(
     `window` is the length of a time window, as in "1 hour"; the default gives up to 60. Times in the summary
     are in seconds. A dry run computes the summary and writes nothing.
     """
-    try:
-        from penstock.spark.jobs.reporting.page import render
-    except ModuleNotFoundError as error:
-        if error.name is None or not error.name.startswith("matplotlib"):
-            raise
-        raise NotSupported("reports are drawn by matplotlib: pip install 'penstock[report]'") from error
     url, folder = os.fspath(store), Path(out)
     path = None if archive is None else os.fspath(archive)
     length = None if window is None else parse_window(window)
@@ -52,6 +46,12 @@ def report(
         check_archive(path)
     if id is not None and (before := _written(folder, run_id(id, "report"))):
         return before
+    try:  # after the checks, as matplotlib takes half a second, and before Spark starts
+        from penstock.spark.jobs.reporting.page import render
+    except ModuleNotFoundError as error:
+        if error.name is None or not error.name.startswith("matplotlib"):
+            raise
+        raise NotSupported("reports are drawn by matplotlib: pip install 'penstock[report]'") from error
     session = own_session(spark)
     settings = table(session, url, "queues", "name string, keep_done double").collect()
     facts, attempts = gathered(session, url, path)

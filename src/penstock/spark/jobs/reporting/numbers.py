@@ -6,8 +6,9 @@
     windows          of each time window: numbers of put, done and failed messages, depth, times as below
     queue_windows    windows of the queues with the most messages
     reasons          reasons of failed attempts, the most frequent first: of all queues, and of these
-
     consumers        those with the most claims: messages, attempts, failures, last_seen (milliseconds)
+    dead_letters     by origin (the queue where they failed for good) and queue (where they are now), the most
+                     first: messages, states, and the most frequent reason
     remembered       of a server: its history of the last day (GET /-/api/history)
 
 depth: messages that are neither done nor failed at the end of a window. Times are count, p50, p90, p99 and max in
@@ -27,7 +28,7 @@ from typing import TYPE_CHECKING, Any
 from pyspark.sql import Window
 from pyspark.sql import functions as F  # noqa: N812 - as everyone calls it
 
-from penstock.contract.message import STATES
+from penstock.contract.message import ORIGIN_HEADER, REASON_HEADER, STATES
 from penstock.errors import InvalidArgument
 from penstock.spark.jobs.archive_table import archived
 from penstock.spark.jobs.runs import table
@@ -41,10 +42,11 @@ _ACCURACY = 10_000  # a percentile is off by at most one rank in this many
 _TOP = 12  # queues with windows of their own
 _REASONS = 12
 _CONSUMERS = 50
+_LETTERS = 50
 _ALL = ""  # the series of all queues; no queue has this name
 _MESSAGES = (
     "queue string, id string, created_at timestamp, received_at timestamp, visible_at timestamp, attempts int, "
-    "state string, claimed_at timestamp, settled_at timestamp, reason string"
+    "state string, claimed_at timestamp, settled_at timestamp, reason string, headers map<string,string>"
 )
 _ATTEMPT = ("queue", "id", "consumer", "claimed_at", "ended_at", "outcome", "reason")
 _ATTEMPTS = ", ".join(f"{name} {'timestamp' if name.endswith('_at') else 'string'}" for name in _ATTEMPT)
@@ -156,6 +158,8 @@ def _timed(messages: "DataFrame") -> "DataFrame":
         "queue",
         "state",
         F.substring("reason", 1, _REASON).alias("reason"),
+        F.col("headers")[ORIGIN_HEADER].alias("origin"),
+        F.substring(F.col("headers")[REASON_HEADER], 1, _REASON).alias("died_of"),
         F.when(settled, F.col("attempts")).alias("attempts"),
         F.unix_millis("received_at").alias("put_at"),
         F.unix_millis(claimed).alias("first_claim"),
@@ -227,6 +231,17 @@ class Consumer:
 
 
 @dataclass
+class DeadLetters:
+    """Messages that failed for good in one queue, and are in another now."""
+
+    origin: str
+    queue: str
+    messages: int
+    states: dict[str, int]
+    reason: str | None  # the most frequent one
+
+
+@dataclass
 class Numbers:
     """All numbers of a report."""
 
@@ -238,6 +253,7 @@ class Numbers:
     slices: dict[str, list[Slice]]  # by queue; `_ALL` for all queues together
     reasons: dict[str, list[Reason]]
     consumers: list[Consumer] = field(default_factory=list)
+    dead_letters: list[DeadLetters] = field(default_factory=list)
 
     @property
     def all_slices(self) -> list[Slice]:
@@ -261,6 +277,7 @@ class Numbers:
             "windows": [asdict(each) for each in self.all_slices],
             "queue_windows": {name: [asdict(each) for each in self.slices[name]] for name in named},
             "consumers": [asdict(each) for each in self.consumers],
+            "dead_letters": [asdict(each) for each in self.dead_letters],
             "reasons": {
                 "total": [asdict(each) for each in self.all_reasons],
                 "queues": {name: [asdict(each) for each in self.reasons.get(name, [])] for name in named},
@@ -302,8 +319,9 @@ def compute(facts: "DataFrame", attempts: "DataFrame", names: list[str], length:
     total.attempts = dict(sorted(sum((Counter(each.attempts) for each in queues), Counter()).items()))
     windows = checked_windows(windows_of(every["first"], every["last"], length))
     top = [each.queue for each in queues[:_TOP] if each.put]
-    slices, reasons = _slices(facts, windows, top), _reasons(facts, attempts, top)
-    return Numbers(windows, every["first"], every["last"], total, queues, slices, reasons, _consumers(attempts))
+    series = _slices(facts, windows, top), _reasons(facts, attempts, top)
+    moment = every["first"], every["last"]
+    return Numbers(windows, *moment, total, queues, *series, _consumers(attempts), _dead_letters(facts))
 
 
 def _measures() -> "list[Column]":
@@ -396,6 +414,20 @@ def _consumers(attempts: "DataFrame") -> list[Consumer]:
     )
     most = found.orderBy(F.desc("attempts"), "consumer").limit(_CONSUMERS)
     return [Consumer(**row.asDict()) for row in most.collect()]
+
+
+def _dead_letters(facts: "DataFrame") -> list[DeadLetters]:
+    """Messages with the headers of dead letters, by the queue where they failed and the one where they are."""
+    found = facts.where("origin IS NOT NULL").groupBy("origin", "queue").agg(
+        F.count("*").alias("messages"),
+        *(F.count_if(F.col("state") == state).alias(state) for state in STATES),
+        F.mode("died_of", deterministic=True).alias("reason"),
+    )  # fmt: skip
+    most = found.orderBy(F.desc("messages"), "origin", "queue").limit(_LETTERS)
+    return [
+        DeadLetters(row.origin, row.queue, row.messages, {state: row[state] for state in STATES}, row.reason)
+        for row in most.collect()
+    ]
 
 
 def _reasons(facts: "DataFrame", attempts: "DataFrame", top: list[str]) -> dict[str, list[Reason]]:

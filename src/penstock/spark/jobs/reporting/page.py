@@ -12,6 +12,7 @@ from penstock.spark.jobs.reporting.charts import count, duration, moment, share
 from penstock.spark.jobs.reporting.numbers import (
     MOST_ATTEMPTS,
     Consumer,
+    DeadLetters,
     Figures,
     Numbers,
     Reason,
@@ -63,6 +64,8 @@ def render(
     if day is not None:
         parts.append(_last_day(*day))
     parts.append(_queues(numbers.queues))
+    if numbers.dead_letters:
+        parts.append(_dead_letters(numbers.dead_letters))
     if numbers.consumers:
         parts.append(_consumers(numbers.consumers))
     if streams:
@@ -195,6 +198,29 @@ def _queue(each: Figures) -> str:
     counts = "".join(f"<td{'' if n else ' class=zero'}>{count(n)}</td>" for n in each.states.values())
     times = _times(each.waiting) + _times(each.processing)
     return f"<tr><th scope=row>{escape(each.queue)}{bar}</th>{counts}{times}</tr>"
+
+
+def _dead_letters(letters: Sequence[DeadLetters]) -> str:
+    """Where messages went that failed for good."""
+    states = "".join(f"<th scope=col>{state.replace('_', ' ')}</th>" for state in STATES)
+    head = (
+        "<th scope=col>Failed in</th><th scope=col class=text>Now in</th><th scope=col>messages</th>"
+        f"{states}<th scope=col class=text>usual reason</th>"
+    )
+    rows = ""
+    for each in letters:
+        counts = "".join(f"<td{'' if n else ' class=zero'}>{count(n)}</td>" for n in each.states.values())
+        why = "<em>no reason given</em>" if each.reason is None else escape(each.reason)
+        rows += (
+            f"<tr><th scope=row>{escape(each.origin)}</th><td class=text>{escape(each.queue)}</td>"
+            f"<td>{count(each.messages)}</td>{counts}<td class=text>{why}</td></tr>"
+        )
+    about = (
+        "Messages that failed for good and moved to a dead-letter queue, by where they failed and where they are "
+        "now. Those that went back to their origin count there, as any other."
+    )
+    shown = _scrolled("Dead letters", f"<tr>{head}</tr>", rows)
+    return f'<h2>Dead letters</h2>\n<p class="soft">{about}</p>{shown}\n'
 
 
 def _consumers(consumers: Sequence[Consumer]) -> str:
