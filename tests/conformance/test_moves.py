@@ -7,40 +7,25 @@ import pytest
 from penstock import (
     Draft,
     InvalidArgument,
-    NotSupported,
+    LeaseExpired,
     Queue,
     QueueFull,
     QueueNotFound,
     SimulatedClock,
     Store,
 )
-from tests.conformance.stores import StoreUnderTest
 
 pytestmark = pytest.mark.many_queues
-UNOWNED = ("text", "folder")
 
 
 @pytest.fixture
-def moving(store: Store, kind: StoreUnderTest) -> Store:
-    if any(name in kind.name for name in UNOWNED):
-        with pytest.raises(NotSupported, match="cannot move messages"):
-            store.queue().move("other")
-        with pytest.raises(NotSupported, match="no dead letters"):
-            store.create("jobs", dead_letter="default")
-        with pytest.raises(NotSupported, match="no dead letters"):
-            store.queue().update(dead_letter="other")
-        pytest.skip("its messages do not move")
-    return store
+def dead(store: Store) -> Queue:
+    return store.create("dead", keep_done=60)
 
 
 @pytest.fixture
-def dead(moving: Store) -> Queue:
-    return moving.create("dead", keep_done=60)
-
-
-@pytest.fixture
-def jobs(moving: Store, dead: Queue) -> Queue:
-    return moving.create("jobs", max_attempts=1, dead_letter="dead")
+def jobs(store: Store, dead: Queue) -> Queue:
+    return store.create("jobs", max_attempts=1, dead_letter="dead")
 
 
 def payloads(queue: Queue) -> list[bytes]:
@@ -62,8 +47,26 @@ def test_a_message_that_fails_for_good_goes_to_the_dead_letter_queue(
     assert dead.claim()[0].payload == b"a"
 
 
-def test_only_the_last_attempt_is_one(moving: Store, dead: Queue) -> None:
-    jobs = moving.create("jobs", max_attempts=2, dead_letter="dead")
+def test_what_a_consumer_settled_may_be_repeated_after_its_message_has_moved(
+    store: Store, jobs: Queue, dead: Queue, clock: SimulatedClock
+) -> None:
+    jobs.put_many([b"fails", b"comes back", b"expires"])
+    fails, comes_back, _ = jobs.claim(3, lease=5)
+    fails.fail(reason="no disk")
+    comes_back.release()
+    assert jobs.move("default", comes_back.id) == 1
+    clock.advance(5)
+    assert dead.count() == 2
+    for _ in range(2):
+        fails.fail(reason="no disk")
+        comes_back.release()
+    with pytest.raises(LeaseExpired):
+        fails.ack()
+    assert [message.headers["penstock.reason"] for message in dead.messages()] == ["no disk", "lease expired"]
+
+
+def test_only_the_last_attempt_is_one(store: Store, dead: Queue) -> None:
+    jobs = store.create("jobs", max_attempts=2, dead_letter="dead")
     jobs.put(b"a")
     jobs.claim()[0].fail()
     assert (jobs.count(), dead.count()) == (1, 0)
@@ -73,12 +76,12 @@ def test_only_the_last_attempt_is_one(moving: Store, dead: Queue) -> None:
 
 
 def test_a_lease_that_ends_for_the_last_time_is_a_dead_letter_too(
-    jobs: Queue, dead: Queue, clock: SimulatedClock, moving: Store
+    jobs: Queue, dead: Queue, clock: SimulatedClock, store: Store
 ) -> None:
     jobs.put_many([b"a", b"b"])
     jobs.claim(2, lease=5)
     clock.advance(5)
-    assert [info.counts["available"] for info in moving.queues() if info.name == "dead"] == [2]
+    assert [info.counts["available"] for info in store.queues() if info.name == "dead"] == [2]
     assert [message.headers["penstock.reason"] for message in dead.claim(2)] == ["lease expired"] * 2
     assert jobs.counts()["failed"] == 0
 
@@ -90,7 +93,7 @@ def test_a_group_goes_on_when_its_head_is_a_dead_letter(jobs: Queue, dead: Queue
 
 
 def test_a_full_or_missing_dead_letter_queue_leaves_messages_failed(
-    moving: Store, dead: Queue, jobs: Queue
+    store: Store, dead: Queue, jobs: Queue
 ) -> None:
     dead.update(max_size=1)
     jobs.put_many([b"a", b"b", b"c"])
@@ -99,24 +102,34 @@ def test_a_full_or_missing_dead_letter_queue_leaves_messages_failed(
     dead.claim()[0].ack()
     assert dead.counts()["available"] == 1  # there was room again
     assert jobs.counts()["failed"] == 1
-    moving.delete("dead")
+    store.delete("dead")
     jobs.put(b"d")
     jobs.claim()[0].fail(reason="gone")
     assert [message.payload for message in jobs.messages("failed")] == [b"c", b"d"]
     assert jobs.redrive() == 2
 
 
-def test_a_dead_letter_queue_takes_what_its_settings_allow(moving: Store) -> None:
-    moving.create("small", max_payload=1, priorities=(0, 5))
-    jobs = moving.create("jobs", max_attempts=1, dead_letter="small")
+def test_a_dead_letter_queue_takes_what_its_settings_allow(store: Store) -> None:
+    store.create("small", max_payload=1, priorities=(0, 5))
+    jobs = store.create("jobs", max_attempts=1, dead_letter="small")
     jobs.put_many([Draft(b"long"), Draft(b"x"), Draft(b"y", priority=9), Draft(b"z")])
     jobs.fail(*jobs.claim(4))
-    assert payloads(moving.queue("small")) == [b"x", b"z"]
+    assert payloads(store.queue("small")) == [b"x", b"z"]
     assert [message.payload for message in jobs.messages("failed")] == [b"long", b"y"]
 
 
-def test_redrive_sends_each_dead_letter_back_to_its_origin(moving: Store, dead: Queue, jobs: Queue) -> None:
-    mails = moving.create("mails", max_attempts=1, dead_letter="dead")
+def test_a_letter_that_was_refused_and_removed_holds_back_no_other(store: Store) -> None:
+    store.create("small", max_payload=1)
+    jobs = store.create("jobs", max_attempts=1, dead_letter="small")
+    for payload in ("long", "x"):
+        jobs.put(payload)
+        jobs.fail(*jobs.claim())
+        jobs.remove(*[message.id for message in jobs.messages("failed")])
+    assert payloads(store.queue("small")) == [b"x"]
+
+
+def test_redrive_sends_each_dead_letter_back_to_its_origin(store: Store, dead: Queue, jobs: Queue) -> None:
+    mails = store.create("mails", max_attempts=1, dead_letter="dead")
     for queue in (jobs, mails):
         queue.put(queue.name, headers={"a": "b"})
         queue.claim()[0].fail(reason="no")
@@ -129,20 +142,20 @@ def test_redrive_sends_each_dead_letter_back_to_its_origin(moving: Store, dead: 
 
 
 def test_redrive_of_some_dead_letters_and_of_those_without_an_origin_to_go_to(
-    moving: Store, dead: Queue, jobs: Queue
+    store: Store, dead: Queue, jobs: Queue
 ) -> None:
     jobs.put_many([b"a", b"b"])
     jobs.fail(*jobs.claim(2))
     first, second = (message.id for message in dead.messages())
     assert dead.redrive(second) == 1
     assert payloads(jobs) == [b"b"]
-    moving.delete("jobs")
+    store.delete("jobs")
     assert dead.redrive(first) == 0
     assert payloads(dead) == [b"a"]
 
 
-def test_messages_move_by_hand(moving: Store, clock: SimulatedClock) -> None:
-    a, b = moving.create("a", max_attempts=1), moving.create("b")
+def test_messages_move_by_hand(store: Store, clock: SimulatedClock) -> None:
+    a, b = store.create("a", max_attempts=1), store.create("b")
     ids = [
         a.put(b"waits", headers={"x": "y"}, retention=100),
         a.put(b"delayed", delay=10),
@@ -165,8 +178,8 @@ def test_messages_move_by_hand(moving: Store, clock: SimulatedClock) -> None:
     assert b.counts()["available"] == 3
 
 
-def test_without_ids_all_failed_messages_move(moving: Store) -> None:
-    a, b = moving.create("a", max_attempts=1), moving.create("b")
+def test_without_ids_all_failed_messages_move(store: Store) -> None:
+    a, b = store.create("a", max_attempts=1), store.create("b")
     a.put_many([str(at) for at in range(1_200)])
     a.fail(*a.claim(1_100))
     assert a.move("b") == 1_100
@@ -174,8 +187,8 @@ def test_without_ids_all_failed_messages_move(moving: Store) -> None:
     assert a.counts() == {"delayed": 0, "available": 100, "in_flight": 0, "done": 0, "failed": 0}
 
 
-def test_what_cannot_move_is_refused_and_nothing_has_moved(moving: Store) -> None:
-    a, b = moving.create("a"), moving.create("b", max_size=1)
+def test_what_cannot_move_is_refused_and_nothing_has_moved(store: Store) -> None:
+    a, b = store.create("a"), store.create("b", max_size=1)
     ids = a.put_many([b"x", b"y"])
     with pytest.raises(QueueFull, match="queue 'b' holds 0 of at most 1"):
         a.move("b", *ids)
@@ -186,20 +199,20 @@ def test_what_cannot_move_is_refused_and_nothing_has_moved(moving: Store) -> Non
     assert (a.count(), b.count()) == (2, 0)
 
 
-def test_chains_cycles_and_missing_queues_are_refused(moving: Store, dead: Queue, jobs: Queue) -> None:
+def test_chains_cycles_and_missing_queues_are_refused(store: Store, dead: Queue, jobs: Queue) -> None:
     with pytest.raises(QueueNotFound, match="there is no queue 'nowhere'"):
-        moving.create("x", dead_letter="nowhere")
+        store.create("x", dead_letter="nowhere")
     with pytest.raises(InvalidArgument, match="queue 'jobs' has a dead_letter itself"):
-        moving.create("x", dead_letter="jobs")
+        store.create("x", dead_letter="jobs")
     with pytest.raises(InvalidArgument, match="takes the dead letters of 'jobs'"):
         dead.update(dead_letter="default")
     with pytest.raises(InvalidArgument, match="is the queue itself"):
-        moving.queue().update(dead_letter="default")
-    assert sorted(info.name for info in moving.queues()) == ["dead", "default", "jobs"]
+        store.queue().update(dead_letter="default")
+    assert sorted(info.name for info in store.queues()) == ["dead", "default", "jobs"]
 
 
-def test_a_dead_letter_queue_that_is_named_later_takes_what_has_failed_already(moving: Store, dead: Queue) -> None:
-    jobs = moving.create("jobs", max_attempts=1)
+def test_a_dead_letter_queue_that_is_named_later_takes_what_has_failed_already(store: Store, dead: Queue) -> None:
+    jobs = store.create("jobs", max_attempts=1)
     jobs.put(b"a")
     jobs.claim()[0].fail()
     jobs.update(dead_letter="dead")
@@ -210,7 +223,7 @@ def test_a_dead_letter_queue_that_is_named_later_takes_what_has_failed_already(m
     assert jobs.counts()["failed"] == 1
 
 
-def test_what_has_moved_is_kept(moving: Store, jobs: Queue, dead: Queue, reopen: Callable[[], Store]) -> None:
+def test_what_has_moved_is_kept(store: Store, jobs: Queue, dead: Queue, reopen: Callable[[], Store]) -> None:
     jobs.put_many([b"a", b"b"])
     jobs.fail(*jobs.claim(2), reason="no")
     dead.move("default", next(dead.messages()).id)

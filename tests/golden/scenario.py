@@ -1,4 +1,4 @@
-"""One run of every operation on queues, which leaves messages in every state behind.
+"""Runs of every operation on queues, which leave messages in every state behind.
 
 Time stands still between two steps. What is random is a function of the time and of how many bytes are asked for,
 so that a run writes the same bytes each time, whatever else draws random bytes meanwhile.
@@ -15,7 +15,6 @@ import penstock
 from penstock import Draft
 from tests.golden.frozen import Predictable
 
-END = 1_700_000_044_000  # when it is over
 LARGE = b"large " * 12_000
 
 
@@ -146,6 +145,51 @@ def play(run: Run) -> None:
     step()
 
 
+def play_ordering(run: Run) -> None:
+    """Groups, dead letters, moves, and settings that a queue goes by when it is not told."""
+    step, store = run.pass_time, run.store
+    step()
+    store.create("dead", labels={"team": "pipeline"})
+    jobs = store.create(
+        "jobs", max_attempts=2, keep_done=None, lease=20, delay=2, backoff=(3, 2, 60), dead_letter="dead",
+        labels={"team": "café", "penstock": "no"},
+    )  # fmt: skip
+    other = store.create("other", max_attempts=0)
+    step()
+    jobs.put_many([Draft(f"g{number}", group="g") for number in range(3)])
+    jobs.put_many([Draft("h0", 1, {"n": "1"}, group="Köln / h"), Draft("h1", group="Köln / h"), b"alone"])
+    step(2)
+    for _ in range(2):  # the head of g fails for good, after its backoff
+        for message in jobs.claim(9, consumer="me"):
+            if message.payload in (b"g0", b"h0"):
+                jobs.fail(message, reason="no route: é")
+            else:
+                jobs.ack(message)
+        step(5)
+    dead = store.queue("dead")
+    assert [message.payload for message in dead.messages()] == [b"g0", b"h0"]
+    step()
+    assert dead.redrive(*[message.id for message in dead.peek(1)]) == 1
+    step()
+    late = jobs.put(b"late", delay=900, group="late")
+    step()
+    assert jobs.move("other", late) == 1
+    other.put_many([Draft("o0", group="o"), Draft("o1", group="o"), Draft("o2", 5)])
+    run.reopen()
+    store, jobs, other = run.store, run.store.queue("jobs"), run.store.queue("other")
+    step()
+    jobs.update(backoff=(1, 1, 1), labels={"team": "ours"}, lease=600)
+    step()
+    [held] = other.claim(consumer="holder")
+    assert held.group == "o"
+    step()
+    assert [message.group for message in jobs.claim(9, consumer="holder")] == ["g", "Köln / h"]
+    step()
+
+
+RUNS = {"": (play, 1_700_000_044_000), "ordering": (play_ordering, 1_700_000_022_000)}  # and when each is over
+
+
 def found(store: penstock.Store) -> list[str]:
     """Every queue, message and attempt of a store, as lines."""
     lines = []
@@ -161,6 +205,7 @@ def found(store: penstock.Store) -> list[str]:
                 "claimed_at", "lease_until", "consumer", "settled_at", "reason",
             )  # fmt: skip
             lines.append(f"    {', '.join(f'{name}={getattr(message, name)}' for name in fields)}")
+            lines += [] if message.group is None else [f"    group={message.group!r}"]
             lines += [f"    {attempt}" for attempt in queue.attempts(message.id)]
         lines.append(f"  next: {[message.id for message in queue.peek(100)]}")
     return lines

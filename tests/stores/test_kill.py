@@ -78,7 +78,10 @@ def test_a_process_killed_before_any_change_leaves_a_store_that_keeps_its_promis
     check_steps(kind, tmp_path, range(1, 3_000))
 
 
-@pytest.mark.parametrize(("kind", "kills"), [("journal", 3), pytest.param("slate", 6, marks=pytest.mark.long)])
+@pytest.mark.parametrize(
+    ("kind", "kills"),
+    [("journal", 3), *(pytest.param(kind, 6, marks=pytest.mark.long) for kind in ("slate", "text", "folder"))],
+)
 def test_a_process_killed_while_messages_move_leaves_each_in_exactly_one_queue(
     tmp_path: Path, kind: str, kills: int
 ) -> None:

@@ -322,7 +322,7 @@ def work_on(jobs: Queue, count: int) -> None:
 
 
 QUEUES_THAT_SAY = pytest.mark.parametrize(
-    "kind", ["memory", "journal", "http", "aio-memory", "aio-http"], indirect=True
+    "kind", ["memory", "journal", "text", "folder", "http", "aio-memory", "aio-http"], indirect=True
 )
 
 

@@ -21,7 +21,7 @@ from itertools import islice
 from typing import TYPE_CHECKING
 
 from penstock.contract.message import ORIGIN_HEADER
-from penstock.errors import NotSupported, PenstockError, QueueFull, QueueNotFound
+from penstock.errors import PenstockError, QueueFull, QueueNotFound
 from penstock.rules.moves import (
     MOVABLE,
     REFUSED,
@@ -129,7 +129,7 @@ class Moves:
         return [live for live in found if live is not None and live.settings.dead_letter is not None]
 
     def _may_have_died(self, source: "LiveQueue") -> bool:
-        return source.failed() > len(self._refused.get(source.name, ())) or source.is_due()
+        return source.failed() != len(self._refused.get(source.name, ())) or source.is_due()
 
     def _bury(self, source: "LiveQueue") -> None:
         """Move failed messages to the dead-letter queue, as many as it takes."""
@@ -141,7 +141,9 @@ class Moves:
         with self._lock, suppress(QueueFull, QueueNotFound):
             target = self._engine.find(source.settings.dead_letter or "")
             room = 0 if target is source else target.room()
-            dead = [seq for seq in source.seqs_in(FAILED) if seq not in refused] if room else []
+            failed = source.seqs_in(FAILED) if room or refused else []
+            refused.intersection_update(failed)  # the others were redriven or removed
+            dead = [seq for seq in failed if seq not in refused] if room else []
             for seqs in _parts(source, dead[:room]):
                 try:
                     self._step(source, target, seqs, (FAILED,), headers)
@@ -214,14 +216,6 @@ class Moves:
                     source.commit(source.give_up(seqs))
                 target.forget_taken(origin, seqs)
         self.note()
-
-
-def not_supported(what: str) -> NotSupported:
-    """The error of a store that cannot move messages."""
-    return NotSupported(
-        f"{what} cannot move messages to another queue: claim them, put them there, then ack them; or use a "
-        "journal, slate or memory store"
-    )
 
 
 def _chosen(source: "LiveQueue", seqs: Sequence[int] | None) -> list[int]:

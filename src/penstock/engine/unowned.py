@@ -4,7 +4,7 @@ The backend finds the queue of an operation by its name and runs it there. Parts
 from listings of messages. A published message is copied into every queue whose filter matches.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from itertools import accumulate, takewhile
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
@@ -15,8 +15,7 @@ from penstock.contract.operation import Operation
 from penstock.contract.operations import AttemptPage, Figures, Show, attempt_page
 from penstock.contract.settings import QueueInfo, Settings
 from penstock.contract.streams import not_supported
-from penstock.engine.backend import check_start, published_copy
-from penstock.engine.moves import not_supported as moves_not_supported
+from penstock.engine.backend import published_copy
 from penstock.errors import NotSupported, QueueNotFound, StoreClosed, StoreCorrupt
 from penstock.system.clock import Clock
 from penstock.system.files import refusal
@@ -76,6 +75,7 @@ class Unowned:
     failure: Any  # the error that stopped the store in this process, or None
     find: Any
     close: Any
+    move: Any
     check: Any  # raises if the store cannot be read or written
     queues: Any
     restore: Any  # adds messages of another store to a queue with their states, all or none
@@ -144,10 +144,6 @@ class Unowned:
         infos = self.queues() if queue is None else [self.run(Show(queue))]
         return {info.name: sum(info.counts.values()) for info in infos}
 
-    def move(self, queue: str, target: str, ids: Sequence[str] | None) -> int:
-        """Not built: every process that has the store open would have to finish a move that a crash interrupts."""
-        raise moves_not_supported(f"a {self.kind} store")
-
     def streams(self) -> "Streams":
         """Streams, which need a process that owns the store."""
         raise not_supported(self.kind)
@@ -155,13 +151,6 @@ class Unowned:
     def uploads(self) -> "Loads":
         """Loads, which need a process that owns the store."""
         raise NotSupported("text and folder stores take no loads: put the messages instead")
-
-
-def check_settings(settings: Settings) -> None:
-    """Refuse settings that a store without an owner does not keep to."""
-    check_start(settings)
-    if settings.dead_letter is not None:
-        raise moves_not_supported("a text or folder store, which has no dead letters,")
 
 
 def between(

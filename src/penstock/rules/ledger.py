@@ -138,10 +138,10 @@ class Ledger:
         entries: Sequence[Entry],
         visible_at: Sequence[int],
         expires_at: Sequence[int],
-        taken: Taken,
+        taken: Taken | None,
         now: int,
     ) -> Put:
-        """Add messages of another queue, all or none."""
+        """Add messages of another queue, all or none; `taken`: if their removal there is yet to be recorded."""
         self.state.advance(now)
         for entry in entries:
             self.check_values(len(entry.payload), entry.priority)

@@ -27,7 +27,7 @@ from penstock.contract.settings import Settings
 from penstock.contract.tables import Opener, Read, Staged, Tables, Target, grouped
 from penstock.engine.arrow_columns import attempt_row, queue_row, rows_as_batch
 from penstock.engine.arrow_rows import send
-from penstock.engine.unowned import check_settings
+from penstock.engine.backend import check_start
 from penstock.errors import QueueExists, QueueNotFound
 from penstock.stores.folder.shared import SystemNeighbours, process_name
 from penstock.system.clock import SystemClock
@@ -49,7 +49,7 @@ class UnownedTables(Tables):
     """The tables of text and folder stores."""
 
     def check_settings(self, settings: Settings) -> None:
-        check_settings(settings)
+        check_start(settings)
 
     def parts(self, read: Read, schema: pa.Schema, owner: int) -> Sequence["QueuesPart"]:
         with closing(opened(read.store)) as backend:

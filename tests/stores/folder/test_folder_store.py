@@ -117,7 +117,7 @@ def test_any_name_is_a_folder_that_no_other_name_has(name: str) -> None:
     assert len(file) <= 180
     assert layout.parse_flat(f"{file}:{layout.make_id(7, 1, 2)}") == (file, layout.make_id(7, 1, 2))
     held = layout.parse_held(layout.held_name("delay", 12, 34, file, layout.make_id(7, 1, 2), leased=True))
-    assert held == ("delay", 12, 34, file, layout.make_id(7, 1, 2), True)
+    assert held == ("delay", 12, 34, file, layout.make_id(7, 1, 2), True, False)
     if len(file) < 150:
         assert layout.queue_name(file) == name
 

@@ -10,10 +10,11 @@ from typing import Any, TypeVar
 from penstock.contract.message import Entry, Moved
 from penstock.contract.names import DEFAULT
 from penstock.contract.operation import Operation
+from penstock.contract.operations import Redrive
 from penstock.contract.refusals import exists_already, not_found
 from penstock.contract.settings import QueueInfo, Settings, whole
-from penstock.engine.backend import closed
-from penstock.engine.unowned import Unowned, check_settings
+from penstock.engine.backend import check_start, closed
+from penstock.engine.unowned import Unowned
 from penstock.errors import (
     DiskFull,
     InvalidArgument,
@@ -23,8 +24,10 @@ from penstock.errors import (
     StoreClosed,
     StoreUnavailable,
 )
+from penstock.rules.moves import check_dead_letter, sources_of
 from penstock.stores.folder import recovery
 from penstock.stores.folder.catalog import Catalog, Listed
+from penstock.stores.folder.dead_letters import Moves
 from penstock.stores.folder.guard import SIZE, Ballast, Guard
 from penstock.stores.folder.layout import DELAY, DONE, FAILED, QUEUES, REMOVE
 from penstock.stores.folder.queue import FolderQueue
@@ -39,6 +42,8 @@ from penstock.system.threads import SystemThreads, Threads
 Answer = TypeVar("Answer")
 Result = TypeVar("Result")
 _MOST_PEERS = 1_000
+_TAKES = ("claim", "pop")  # operations after which a look every second is enough
+_NO_LOOK = ("create", "delete", "settings", "put", "publish", "ack", "fail", "release", "extend")  # list nothing
 
 
 class FolderBackend(Unowned):
@@ -75,6 +80,8 @@ class FolderBackend(Unowned):
         self._upkeep = Upkeep(self.shared, self._keep_done)
         self._ballast = Ballast(self.shared, ballast, self._keep_done)
         self._queues: dict[str, FolderQueue] = {}
+        self._moves = Moves(self._queues, threads)
+        self._kept_back: dict[str, float] = {}  # when the disk last kept the dead letters of a queue back
         self._made: dict[str, Listed] = {}  # the catalog's entries of `_queues`
         self._unread = True  # whether the catalog must be read, because the last reading failed
         self._checked = steady.monotonic()
@@ -118,13 +125,15 @@ class FolderBackend(Unowned):
 
     def create(self, queue: str, settings: Settings) -> None:
         """Make a queue."""
-        check_settings(settings)
+        self._check(settings)
         with self._guard, self._lock, self._catalog.locked():
-            known = self._catalog.read().get(queue)
+            there = self._catalog.read()
+            known = there.get(queue)
             if queue in self._catalog.refused:
                 raise self._missing(queue)
             if known is not None and not known.deleted:
                 raise exists_already(queue)
+            self._check_dead_letter(queue, settings, there)
             if known is not None:
                 self._catalog.clear(known)
             self._add(self._catalog.make(queue, settings, os.urandom(8).hex()))
@@ -136,15 +145,17 @@ class FolderBackend(Unowned):
             with self._catalog.locked():
                 listed = self._listed(queue)
                 settings = listed.settings.changed(changes)
-                check_settings(settings)
+                self._check(settings)
                 if settings == listed.settings:
                     return settings
+                self._check_dead_letter(queue, settings, self._catalog.read())
                 found.use(listed.settings)
                 kept_anew = settings.keep_done != listed.settings.keep_done
                 if kept_anew:
                     found.let_go_of_done()
                 self._made[queue] = self._catalog.update(listed, settings)
             found.use(settings)
+            self._moves.note()
             try:
                 if kept_anew:
                     found.let_go_of_done()
@@ -162,6 +173,23 @@ class FolderBackend(Unowned):
                 self._drop(queue)
                 self._catalog.delete(listed)
 
+    def _check(self, settings: Settings) -> None:
+        """Refuse settings that the store does not keep to."""
+        check_start(settings)
+        if settings.dead_letter is not None:
+            self.shared.tree.need_attributes("dead_letter")
+
+    def _check_dead_letter(self, queue: str, settings: Settings, there: Mapping[str, Listed]) -> None:
+        """Refuse a dead-letter queue that does not exist, or has one itself; the catalog is locked."""
+        known = {name: listed.settings for name, listed in there.items() if not listed.deleted}
+
+        def find(target: str) -> Settings:
+            if target not in known:
+                raise self._missing(target)
+            return known[target]
+
+        check_dead_letter(queue, settings, find, sources_of(known.items()))
+
     def _listed(self, queue: str) -> Listed:
         """The queue's entry in the catalog, which is locked; QueueNotFound if another process has deleted it."""
         listed = self._catalog.read().get(queue)
@@ -171,15 +199,20 @@ class FolderBackend(Unowned):
         return listed
 
     def _add(self, listed: Listed) -> None:
-        queue = FolderQueue(self.shared, listed.name, listed.file, listed.settings, self._read)
+        look = partial(self._look, listed.name)
+        queue = FolderQueue(self.shared, listed.name, listed.file, listed.settings, look)
         self._queues[listed.name] = queue
         self._made[listed.name] = listed
+        if listed.settings.dead_letter is not None:
+            self._moves.note()
 
     def _drop(self, name: str) -> None:
         self._made.pop(name, None)
         dropped = self._queues.pop(name, None)
         if dropped is not None:
             dropped.stop(lambda: self._missing(name))
+            if dropped.settings.dead_letter is not None:
+                self._moves.note()
 
     def _missing(self, name: str) -> PenstockError:
         """The error for a queue that does not exist, or that cannot be used."""
@@ -197,17 +230,21 @@ class FolderBackend(Unowned):
                 return
             self._unread = True  # until it was read: after an error the next call reads it again
             there = {name: listed for name, listed in self._catalog.read().items() if not listed.deleted}
+            changed = False
             for name, known in list(self._made.items()):
                 listed = there.get(name)
                 if listed is not None and replace(listed, settings=known.settings) == known:
                     if listed != known:
                         self._queues[name].use(listed.settings)
                         self._made[name] = listed
+                        changed = True
                 else:
                     self._drop(name)
             for name, listed in there.items():
                 if name not in self._made:
                     self._add(listed)
+            if changed:
+                self._moves.note()
             self._unread = False
 
     def find(self, queue: str) -> FolderQueue:
@@ -245,6 +282,23 @@ class FolderBackend(Unowned):
     # Messages
 
     def run(self, operation: Operation[Result]) -> Result:
+        queue = getattr(operation, "queue", None)
+        look = operation.runs not in _NO_LOOK
+        eager = look and operation.runs not in _TAKES
+        if self._moves.sources and look:
+            self._settle_dead(queue, look, eager)
+        sent = 0
+        if isinstance(operation, Redrive) and queue in self._moves.sources:
+            source = self.find(operation.queue)
+            sent = self._with_ballast(partial(self._moves.redrive, source, operation.ids))
+        try:
+            result = self._run(operation)
+            return result + sent if sent else result  # type: ignore[return-value, operator]
+        finally:
+            if self._moves.sources and queue is not None:
+                self._settle_dead(queue, operation.runs == "update", eager)
+
+    def _run(self, operation: Operation[Result]) -> Result:
         if operation.on_queue is None or hasattr(self, operation.runs):
             return super().run(operation)
         found = self.find(operation.queue)
@@ -265,6 +319,38 @@ class FolderBackend(Unowned):
                 if operation.listing:
                     result = self._guard.each(result)
         return result  # type: ignore[no-any-return]
+
+    def _settle_dead(self, queue: str | None, look: bool, eager: bool) -> None:
+        """Move what has failed for good in a queue, and in those whose dead letters it takes; None: in all.
+
+        `look`: end leases first. `eager`: look at once at what other processes have done. Where the disk or its
+        permissions do not let them go, failed messages stay.
+        """
+        queues = list(self._moves.sources) if queue is None else [queue]
+        for source in [each for name in queues for each in self._moves.concerned(name)]:
+            now = self._clock.monotonic()
+            if not eager and now - self._kept_back.get(source.name, -SECOND) < SECOND:
+                continue
+            try:
+                with self._guard:
+                    if look:
+                        source.look(eager)
+                    self._moves.bury(source, eager)
+            except (DiskFull, StoreUnavailable):
+                self._kept_back[source.name] = now
+        self.shared.tree.begin()
+
+    def _look(self, queue: str) -> None:
+        """Look around for a consumer that waits in a queue, which may be deleted, or be sent dead letters."""
+        self._read()
+        if self._moves.sources:
+            self._settle_dead(queue, look=True, eager=True)
+
+    def move(self, queue: str, target: str, ids: Sequence[str] | None) -> int:
+        """Move messages to another queue; how many."""
+        self.shared.tree.need_attributes("move")
+        source, goal = self.find(queue), self.find(target)
+        return self._with_ballast(lambda: self._moves.move(source, goal, ids))
 
     def _settle(self, queue: str, call: Callable[[], list[str]]) -> Any:
         lost = self._with_ballast(call)
@@ -338,14 +424,17 @@ class FolderBackend(Unowned):
                 refused = error
         if refused is not None:
             raise refused
+        self._settle_dead(None, look=False, eager=True)
         return moved
 
     def pack(self, queue: str) -> int:
         """Unlink what is removed, expired or done of a queue, and no longer needed; how many bytes that frees."""
         found = self.find(queue)
         with self._guard:
-            before = self._stored(found)
             found.bring_back()
+        self._settle_dead(queue, look=False, eager=True)
+        with self._guard:
+            before = self._stored(found)
             self._upkeep.reap(found.file)
             return max(0, before - self._stored(found))
 

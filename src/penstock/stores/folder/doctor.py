@@ -238,7 +238,7 @@ def _look_for_leftovers(tree: _ReadTree, neighbours: Neighbours) -> None:
         path = tree.path(f"{HELD}/{process}")
         if (count := sum(parse_held(name) is not None for name in tree.names(f"{HELD}/{process}"))) > 0:
             text = f"{plural(count, 'message')} left in the hands of process {process}, which is gone"
-            then = "nothing: the next process that opens the store puts them back"
+            then = "nothing: the next process that opens the store puts them back, or completes their move"
             tree.findings.append(Finding("note", text, then, path))
     if living:
         return  # what follows may be in use

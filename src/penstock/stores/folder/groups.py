@@ -4,10 +4,11 @@ A process picks only a group's first message, and only while none of the group i
 second old, so that is a guess. Before it takes the message it makes sure, in these steps:
 
 1. It locks `locks/QUEUE:groups`, and keeps the lock until its claim or pop is complete. Every claim, pop and
-   extend in a queue with that file does. The file is made before the queue's first message of a group, and stays.
+   extend in a queue with that file does, and every move to another queue. The file is made before the queue's
+   first message of a group, and stays.
 2. It lists delay/, the private folders of all processes, those again, the queue, delay/, and the private folders.
-   A message that is unsettled all the while is in one of these lists: without a claim or an extend, which the lock
-   excludes, other processes have few moves left for it, and each takes it past one list at most.
+   A message that is unsettled all the while is in one of these lists: without what the lock excludes, other
+   processes have few moves left for it, and each takes it past one list at most.
 3. It takes the message if it is the first of its group as far as it knows now, if none of the group was in flight,
    and if no process was moving one. Else the message goes back, or is tried again at the next look.
 
@@ -81,7 +82,7 @@ def moving(tree: Tree, queue: str) -> set[str]:
     for process in tree.names(HELD):
         for name in tree.names(f"{HELD}/{process}"):
             parsed = parse_held(name)
-            if parsed is not None and parsed.queue == queue:
+            if parsed is not None and parsed.queue == queue and parsed.waits:
                 with suppress(FileNotFoundError, PermissionError):
                     groups.add(tree.stamp_of(tree.path(f"{HELD}/{process}/{name}"), parsed.uid).group)
     return {group for group in groups if group is not None}

@@ -8,7 +8,7 @@ from penstock.contract import refusals
 from penstock.contract.message import Entry, Moved
 from penstock.contract.settings import HIGHEST_PRIORITY, LOWEST_PRIORITY
 from penstock.errors import InvalidPriority, PayloadTooLarge, QueueNotFound, StoreClosed
-from penstock.stores.folder import groups
+from penstock.stores.folder import groups, moves
 from penstock.stores.folder.admission import NewMessage, deliver, discard, write_manifest, write_new
 from penstock.stores.folder.layout import (
     DELAY,
@@ -16,6 +16,7 @@ from penstock.stores.folder.layout import (
     FAILED,
     HELD,
     LONG_AHEAD,
+    MOVE,
     NEW,
     QUEUES,
     REMOVE,
@@ -35,19 +36,21 @@ class PuttingQueue(WaitingQueue):
 
     def check(self, entries: Sequence[Entry]) -> None:
         """Raise if the queue's settings or the file system do not allow an entry."""
-        lowest, highest = self.settings.priorities or (LOWEST_PRIORITY, HIGHEST_PRIORITY)
         for entry in entries:
-            if len(entry.payload) > self.settings.max_payload:
-                raise PayloadTooLarge(
-                    f"a payload of {len(entry.payload)} bytes; queue {self.name!r} takes at most "
-                    f"{self.settings.max_payload}: store it elsewhere and put its address"
-                )
-            if not lowest <= entry.priority <= highest:
-                raise InvalidPriority(
-                    f"priority {entry.priority}; queue {self.name!r} takes {lowest} to {highest}"
-                )
+            self.check_values(len(entry.payload), entry.priority)
             if not self._tree.has_attributes:
                 self._check_plain(entry)
+
+    def check_values(self, size: int, priority: int) -> None:
+        """Refuse a payload size or priority outside of the queue's limits."""
+        if size > self.settings.max_payload:
+            raise PayloadTooLarge(
+                f"a payload of {size} bytes; queue {self.name!r} takes at most "
+                f"{self.settings.max_payload}: store it elsewhere and put its address"
+            )
+        lowest, highest = self.settings.priorities or (LOWEST_PRIORITY, HIGHEST_PRIORITY)
+        if not lowest <= priority <= highest:
+            raise InvalidPriority(f"priority {priority}; queue {self.name!r} takes {lowest} to {highest}")
 
     def _check_plain(self, entry: Entry) -> None:
         retention = self.settings.retention if entry.retention is None else entry.retention
@@ -116,13 +119,20 @@ class PuttingQueue(WaitingQueue):
         return len(waiting | held)
 
     def _held(self) -> set[str]:
-        """The messages in the private folders of all processes."""
-        return {
-            parsed.uid
-            for process in self._tree.names(HELD)
-            for name in self._tree.names(f"{HELD}/{process}")
-            if (parsed := parse_held(name)) is not None and parsed.queue == self.file
-        }
+        """The messages that processes are moving, and that wait in this queue now or in a moment."""
+        found = set()
+        for process in self._tree.names(HELD):
+            for name in self._tree.names(f"{HELD}/{process}"):
+                parsed = parse_held(name)
+                if parsed is None:
+                    continue
+                if parsed.origin == MOVE:
+                    move = moves.move_at(self._tree, self._tree.path(f"{HELD}/{process}/{name}"))
+                    if move is not None and move.queue == self.file:
+                        found.add(move.uid)
+                elif parsed.queue == self.file and parsed.waits:
+                    found.add(parsed.uid)
+        return found
 
     def take_in(self, entries: Sequence[Entry], exact: bool = False) -> list[str]:
         """Write, commit and deliver entries; their ids. `exact`: the queue's lock is held, and counts them."""

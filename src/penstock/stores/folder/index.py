@@ -11,7 +11,7 @@ from penstock.stores.folder.stamps import Stamp
 
 NEVER = 1 << 63
 _SLACK = 64
-_UNSETTLED = ("delayed", "available", "in_flight")
+UNSETTLED = ("delayed", "available", "in_flight")
 
 
 @dataclass(slots=True)
@@ -48,6 +48,7 @@ class MessageIndex:
         self._last = (0, 0, "")  # the last entry that came into the pool
         self._due: list[tuple[int, str]] = []  # heap by due time; may have outdated entries
         self._groups = Groups()
+        self.dead: set[str] = set()  # failed messages, without those that their dead-letter queue has refused
         self._unfinished: set[str] = set()  # postponed messages; their rows are `taken`
         self._counts = dict.fromkeys(STATES, 0)
         self.keep_done(keep_done)
@@ -69,6 +70,11 @@ class MessageIndex:
         failed = (uid for uid, row in self._rows.items() if row.state == "failed" and uid in there)
         return there.difference(self._rows).union(failed if self._counts["failed"] else ())
 
+    def in_order(self, uids: Iterable[str]) -> list[str]:
+        """Those of the ids that have a row, in the order of their arrival."""
+        there = {uid: self._rows[uid].order for uid in uids if uid in self._rows}
+        return sorted(there, key=lambda uid: (there[uid], uid))
+
     def items(self) -> list[tuple[str, Row]]:
         """All ids with their rows."""
         return list(self._rows.items())
@@ -82,7 +88,9 @@ class MessageIndex:
         self.drop(uid)
         self._rows[uid] = row
         self._counts[row.state] += 1
-        if row.group is not None and row.state in _UNSETTLED:
+        if row.state == "failed":
+            self.dead.add(uid)
+        if row.group is not None and row.state in UNSETTLED:
             first = self._groups.first(row.group)
             self._groups.add(row.group, row.order, uid, row.is_held)
             self._offer(row.group, first)
@@ -98,10 +106,11 @@ class MessageIndex:
     def drop(self, uid: str) -> Row | None:
         """Remove a row."""
         self._unfinished.discard(uid)
+        self.dead.discard(uid)
         row = self._rows.pop(uid, None)
         if row is not None:
             self._counts[row.state] -= 1
-            if row.group is not None and row.state in _UNSETTLED:
+            if row.group is not None and row.state in UNSETTLED:
                 first = self._groups.first(row.group)
                 self._groups.drop(row.group, row.order, uid, row.is_held)
                 self._offer(row.group, first)

@@ -42,6 +42,8 @@ FILE_HEADER = "file"  # has the name of a file that a person put into a queue
 ABANDONED = "abandoned"  # marks a private folder whose messages its process has given up
 PROBE = "probe"  # a file that tests what the file system can do
 _LEASE = "lease"  # in a private name: the message was in delay/, in flight
+_LETTER = "letter"  # the message was in failed/ and goes back there, where one of a redrive would not
+MOVE = "move"  # in a private name: the message is on its way to another queue, and does not come back (moves.py)
 LONGEST = 180  # bytes of a queue's file name: a private name adds an id and the message's origin
 _EPOCH = 122_192_928_000_000_000  # from 1582, where the time of a UUID starts, to 1970, in ticks
 _TICKS = 10_000  # of 100 ns in a millisecond
@@ -53,12 +55,18 @@ _HELD = re.compile(r"([a-z]+)\.([0-9a-f]+)\.([0-9a-f]+):([^:]+):(.+)", re.ASCII)
 class Held(NamedTuple):
     """A parsed private name: the message, and the folder that it was taken from."""
 
-    origin: str
+    origin: str  # or MOVE
     until: int  # the end of its time in delay/, in milliseconds; 0 in other folders
     taken: int  # when it was taken, as an order: of two private names of one file the later one is true
     queue: str
     uid: str
     leased: bool  # whether it was in flight
+    redriven: bool  # whether it was taken out of failed/ for a redrive
+
+    @property
+    def waits(self) -> bool:
+        """Whether it may be back among the messages that are delayed, available or in flight."""
+        return self.redriven or self.origin in (QUEUES, DELAY)
 
 
 def is_file_of(file: str, name: str) -> bool:
@@ -90,9 +98,12 @@ def parse_flat(name: str) -> tuple[str, str] | None:
     return (queue, message) if colon and queue and is_id(message) else None
 
 
-def held_name(origin: str, until: int, taken: int, queue: str, uid: str, leased: bool = False) -> str:
+def held_name(
+    origin: str, until: int, taken: int, queue: str, uid: str, leased: bool = False, redriven: bool = True
+) -> str:
     """The private name of a message that was taken from a folder."""
-    return f"{_LEASE if leased else origin}.{max(until, 0):x}.{taken:x}:{queue}:{uid}"
+    kind = _LEASE if leased else origin if redriven or origin != FAILED else _LETTER
+    return f"{kind}.{max(until, 0):x}.{taken:x}:{queue}:{uid}"
 
 
 def parse_held(name: str) -> Held | None:
@@ -100,11 +111,12 @@ def parse_held(name: str) -> Held | None:
     matched = _HELD.fullmatch(name)
     if matched is None or not is_id(matched[5]):
         return None
-    leased = matched[1] == _LEASE
-    origin = DELAY if leased else matched[1]
-    if origin not in SEEN:
+    kind = matched[1]
+    origin = {_LEASE: DELAY, _LETTER: FAILED}.get(kind, kind)
+    if origin not in (*SEEN, MOVE):
         return None
-    return Held(origin, int(matched[2], 16), int(matched[3], 16), matched[4], matched[5], leased)
+    until, taken = int(matched[2], 16), int(matched[3], 16)
+    return Held(origin, until, taken, matched[4], matched[5], kind == _LEASE, kind == FAILED)
 
 
 def is_id(text: str) -> bool:

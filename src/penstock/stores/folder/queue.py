@@ -9,28 +9,25 @@ from typing import TypeAlias, TypeVar
 
 from penstock.contract.message import Attempt, Message
 from penstock.contract.operations import Held
-from penstock.contract.settings import FIVE_MINUTES
 from penstock.engine.unowned import between, fitting
 from penstock.errors import StoreCorrupt
 from penstock.stores.folder import groups, stamps, steps
-from penstock.stores.folder.incoming import PuttingQueue
 from penstock.stores.folder.index import Row
 from penstock.stores.folder.layout import DELAY, DONE, FAILED, HELD, NEW, QUEUES, REMOVE, is_id
-from penstock.stores.folder.stamps import Stamp
+from penstock.stores.folder.moves import REPEATS
+from penstock.stores.folder.sending import SendingQueue
 from penstock.stores.folder.steps import Won
 from penstock.stores.folder.tree import home, is_full
 from penstock.stores.folder.view import FOLDER
 from penstock.system.clock import at_least_one
-from penstock.system.files import refusal
 
 Answer = TypeVar("Answer")
 _Rank: TypeAlias = tuple[int, str]  # of a message in the order of puts: its order, its id
 _BEFORE_ALL: _Rank = (-1, "")
-_REPEATS = FIVE_MINUTES + 60_000
 _OUTCOMES = {"fail": "failed", "release": "released", "ack": "acked"}
 
 
-class FolderQueue(PuttingQueue):
+class FolderQueue(SendingQueue):
     """One queue with all of its operations."""
 
     # Claiming
@@ -257,7 +254,7 @@ class FolderQueue(PuttingQueue):
 
     def _was(self, won: Won, secret: str, now: int) -> str | None:
         """How an earlier receipt of a taken message was settled; None if it was not, or too long ago."""
-        return stamps.outcome_of(self._tree.history(won.stamp), secret, now - _REPEATS)
+        return stamps.outcome_of(self._tree.history(won.stamp), secret, now - REPEATS)
 
     def _outcome(self, uid: str, secret: str, now: int) -> str | None:
         """How a receipt was settled; None if it was not, or too long ago."""
@@ -273,7 +270,7 @@ class FolderQueue(PuttingQueue):
             was_done = folder == DONE or (folder == REMOVE and stamp.settled_at is not None)
             if was_done and stamp.holder is not None and stamp.is_held and stamp.holder.secret == secret:
                 return "acked"
-            return stamps.outcome_of(self._tree.history(stamp), secret, now - _REPEATS) or ""
+            return stamps.outcome_of(self._tree.history(stamp), secret, now - REPEATS) or ""
         return None
 
     # Removing and redriving
@@ -534,29 +531,6 @@ class FolderQueue(PuttingQueue):
             )
         details = self._tree.details(stamp, state)
         return stamps.message(uid, self.name, payload, stamp, details, state, until)
-
-    def _find(self, uid: str, read: Callable[[str], bytes]) -> tuple[str, Stamp, int, bytes] | None:
-        with self.lock:
-            row = self._rows.get(uid)
-        if row is None or not is_id(uid):
-            return None
-        first = FOLDER[row.state]
-        for _ in range(3):  # a process may be moving it
-            for folder in dict.fromkeys((first, QUEUES, DELAY, FAILED, DONE)):
-                path = self._place(folder, uid)
-                try:
-                    stamp = self._tree.stamp_of(path, uid)
-                    until = self._until(folder, path, stamp)
-                    payload = read(path)
-                except FileNotFoundError:
-                    continue
-                except PermissionError as error:
-                    self._tree.skip(path, refusal(path, error))
-                    return None
-                if folder == DONE and not self._keeps_done:
-                    return None
-                return self._row(folder, stamp, until).state, stamp, until, payload
-        return None
 
 
 def _id_of(receipt: str) -> str:

@@ -18,7 +18,7 @@ from contextlib import suppress
 from functools import cache
 
 from penstock.contract.settings import FIVE_MINUTES
-from penstock.stores.folder import layout, steps
+from penstock.stores.folder import layout, moves, steps
 from penstock.stores.folder.admission import Admission, deliver, read_manifest
 from penstock.stores.folder.catalog import Catalog
 from penstock.stores.folder.index import NEVER
@@ -32,6 +32,7 @@ from penstock.stores.folder.layout import (
     HELD,
     KEYS,
     LONG,
+    MOVE,
     NEW,
     PROBE,
     QUEUES,
@@ -134,29 +135,33 @@ def _bring_back(shared: Shared, path: str, held: Held) -> str:
     tree = shared.tree
     status = tree.status(path)
     if status is None:
-        return held.origin if held.origin != QUEUES else home(QUEUES, held.queue)
+        return home(held.origin, held.queue)
     if status.names > 1:  # a power failure kept both names of a move: it is also at its origin, or at its target
-        for folder in _FURTHEST_FIRST:
-            other = tree.status(tree.place(folder, held.queue, held.uid))
+        for folder, queue, uid in _other_places(tree, path, held):
+            other = tree.status(tree.place(folder, queue, uid))
             if other is None or other.inode != status.inode:
                 continue
-            if folder == held.origin == FAILED:  # a redrive, which is completed below
-                tree.disk.unlink(tree.place(folder, held.queue, held.uid))
+            if folder == FAILED and held.redriven:  # which is completed below
+                tree.disk.unlink(tree.place(folder, queue, uid))
                 tree.sync(folder)
                 continue
-            if folder == held.origin == DELAY:  # the change was not acknowledged
+            if folder == held.origin == DELAY and uid == held.uid:  # the change was not acknowledged
                 _undo(shared, path, held)
                 tree.sync_files([path])
             tree.disk.unlink(path)
-            return home(folder, held.queue)
+            return home(folder, queue)
     # Take it first: another process may be recovering it too.
     mine = tree.path(f"{tree.held}/{path.rpartition('/')[2]}")
     if not tree.move(path, mine):
         return home(held.origin, held.queue)
     target = held.origin
+    if held.origin == MOVE:
+        move = moves.move_at(tree, mine)
+        moves.complete(tree, [mine])
+        return tree.held if move is None else home(move.folder, move.queue)
     if held.origin == DELAY:
         _undo(shared, mine, held)
-    elif held.origin == FAILED:  # a redrive: its stamp may have overwritten what an undo would need
+    elif held.redriven:  # its stamp may have overwritten what an undo would need
         # The time when it was taken, if the clock was set back since: the store's time is not known yet.
         at = max(shared.clock.now(), min(time_of(held.taken), shared.clock.horizon()))
         steps.start_over(tree, Won(held.uid, mine, tree.stamp_of(mine, held.uid)), at)
@@ -166,6 +171,15 @@ def _bring_back(shared: Shared, path: str, held: Held) -> str:
         tree.move(mine, tree.place(REMOVE, held.queue, held.uid))
         target = REMOVE
     return home(target, held.queue)
+
+
+def _other_places(tree: Tree, path: str, held: Held) -> Iterator[tuple[str, str, str]]:
+    """Where a taken message may be too: (folder, queue, id)."""
+    moved = moves.move_at(tree, path)
+    names = [] if held.origin == MOVE else [(held.queue, held.uid)]
+    names += [] if moved is None else [(moved.queue, moved.uid)]
+    for queue, uid in names:
+        yield from ((folder, queue, uid) for folder in _FURTHEST_FIRST)
 
 
 def _undo(shared: Shared, path: str, held: Held) -> None:

@@ -13,6 +13,7 @@
     penstock.ended        the secret of the last lease that has ended
     penstock.sum          CRC-32 of the content, and of the attributes that never change; older versions wrote none
     penstock.counted      CRC-32 of attempts, reason and history; valid unless the message is in flight
+    penstock.move         queue, id and attributes in another queue; valid under a private name that says so; JSON
 
 A JSON value that is too long for an attribute is in a file of `long/`; the attribute is then `@` and the file's
 name. A message is in flight if it is in delay/ and its lease has not ended. While it is in flight only the receipt
@@ -23,11 +24,12 @@ between.
 import json
 import zlib
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any, cast
 
 from penstock.contract.message import Attempt, Message, State
 from penstock.stores.folder import layout
+from penstock.stores.folder.layout import DELAY, QUEUES
 
 PREFIX = "penstock."
 LONGEST = 600  # bytes of a value: three of them and all the small ones fit into the 4 KiB that ext4 has
@@ -181,6 +183,60 @@ def _fixed_sum(values: Mapping[str, bytes]) -> int:
 def counted(attempts: int, reason: str | None, history: str | None) -> bytes:
     """The attribute `counted`."""
     return b"%08x" % zlib.crc32(f"{attempts}\n{reason or ''}\n{history or ''}".encode())
+
+
+@dataclass(frozen=True)
+class Move:
+    """The attribute `move`: what a message is in the queue that it goes to."""
+
+    queue: str  # the queue's file name
+    uid: str
+    at: int  # when it moves
+    until: int  # the end of its delay; 0: it is available
+    created_at: int
+    headers: str | None  # their attribute; None: it stays as it is
+
+    @property
+    def folder(self) -> str:
+        """The folder that it goes to."""
+        return DELAY if self.until else QUEUES
+
+    def to_bytes(self) -> bytes:
+        """The attribute: JSON that ends with a checksum."""
+        values = [self.queue, self.uid, self.at, self.until, self.created_at, self.headers]
+        return _json([*values, zlib.crc32(_json(values))])
+
+    def attributes(self, found: Mapping[str, bytes], payload: bytes) -> dict[str, bytes]:
+        """The message's attributes in that queue, where it starts over.
+
+        They do not depend on those that they replace, so that any process may write them again.
+        """
+        order = layout.order_of(self.uid)
+        times = [] if layout.time_of(order) == self.at else ["received_at"]
+        times += ["visible_at"] if times or self.until else []
+        numbers = {"order": order, "created_at": self.created_at, "attempts": 0}
+        numbers |= {name: self.until or self.at if name == "visible_at" else self.at for name in times}
+        empty = ("received_at", "visible_at", "receipt", "ended", "reason", "history", "settled_at")
+        values = dict.fromkeys(empty, b"") | {name: b"%d" % value for name, value in numbers.items()}
+        if self.headers is not None:
+            values["headers"] = self.headers.encode()
+        return {
+            **values,
+            "sum": checksum(payload, {**found, **values}),
+            "counted": counted(0, None, None),
+        }
+
+
+def move_of(found: Mapping[str, bytes]) -> Move | None:
+    """The parsed attribute `move`; None if there is none, or it is damaged."""
+    try:
+        *values, crc = json.loads(found.get("move") or b"")
+    except (ValueError, TypeError):
+        return None
+    if crc != zlib.crc32(_json(values)) or len(values) != len(fields(Move)):
+        return None
+    move = Move(*values)
+    return move if layout.is_id(move.uid) and "/" not in move.queue else None
 
 
 def damage(stamp: Stamp, payload: bytes) -> str | None:

@@ -191,12 +191,12 @@ class Tree:
 
     # Names
 
-    def take(self, origin: str, queue: str, uid: str, until: int = 0, leased: bool = False) -> str | None:
+    def take(
+        self, origin: str, queue: str, uid: str, until: int = 0, leased: bool = False, redriven: bool = True
+    ) -> str | None:
         """Rename a message into the private folder; its path there, or None if another process took it first."""
-        name = layout.held_name(origin, until, self._next_order(), queue, uid, leased)
-        held = self.path(f"{self.held}/{name}")
+        held = self.private(origin, queue, uid, until, leased, redriven)
         source = self.place(origin, queue, uid)
-        self._operation.held.append(held)
         if self.move(source, held):
             return held
         if not self.disk.exists(self.path(self.held)):  # another host took this process for dead
@@ -205,6 +205,15 @@ class Tree:
             self.sync(layout.HELD)
             return held if self.move(source, held) else None
         return None
+
+    def private(
+        self, origin: str, queue: str, uid: str, until: int = 0, leased: bool = False, redriven: bool = True
+    ) -> str:
+        """A new path in the private folder; a failed operation puts back what is there."""
+        name = layout.held_name(origin, until, self._next_order(), queue, uid, leased, redriven)
+        held = self.path(f"{self.held}/{name}")
+        self._operation.held.append(held)
+        return held
 
     def put_back(self, held: str, origin: str, queue: str, uid: str) -> bool:
         """Rename a taken message back, as recovery would; False if another process already has."""
@@ -328,10 +337,10 @@ class Tree:
             if payload:
                 file.write(0, payload)
 
-    def keep_value(self, value: object) -> str:
+    def keep_value(self, value: object, longest: int = stamps.LONGEST) -> str:
         """The attribute for a value: its JSON, or if that is long the name of a file in long/, written durably."""
         text = stamps.to_json(value)
-        if len(text.encode()) <= stamps.LONGEST:
+        if len(text.encode()) <= longest:
             return text
         name = f"{self.process}.{next(self._numbers)}-{zlib.crc32(text.encode()):08x}"
         path = self.path(f"{layout.LONG}/{name}")

@@ -6,7 +6,7 @@ into its private folder, and the attributes that it finds there are true.
 
 import os
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 
 from penstock.contract.settings import Settings
@@ -249,6 +249,29 @@ class QueueView(UnownedQueue):
         self._look_now()
         with self.lock:
             return self._rows.counts()
+
+    def _find(self, uid: str, read: Callable[[str], bytes]) -> tuple[str, Stamp, int, bytes] | None:
+        with self.lock:
+            row = self._rows.get(uid)
+        if row is None or not is_id(uid):
+            return None
+        first = FOLDER[row.state]
+        for _ in range(3):  # a process may be moving it
+            for folder in dict.fromkeys((first, QUEUES, DELAY, FAILED, DONE)):
+                path = self._place(folder, uid)
+                try:
+                    stamp = self._tree.stamp_of(path, uid)
+                    until = self._until(folder, path, stamp)
+                    payload = read(path)
+                except FileNotFoundError:
+                    continue
+                except PermissionError as error:
+                    self._tree.skip(path, refusal(path, error))
+                    return None
+                if folder == DONE and not self._keeps_done:
+                    return None
+                return self._row(folder, stamp, until).state, stamp, until, payload
+        return None
 
     # Time
 

@@ -7,16 +7,17 @@ only, has a file name with `%_`, and the comment at the top of the file has the 
 
 import logging
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, suppress
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from penstock.contract import names
 from penstock.contract.message import PUBLISH_HEADER, Entry, Moved
+from penstock.contract.operation import Operation
 from penstock.contract.refusals import exists_already, not_found, protected
 from penstock.contract.settings import QueueInfo, Settings
-from penstock.engine.backend import closed
-from penstock.engine.unowned import Unowned, check_settings, stopped
+from penstock.engine.backend import check_start, closed
+from penstock.engine.unowned import Result, Unowned, stopped
 from penstock.errors import (
     DiskFull,
     InvalidArgument,
@@ -28,6 +29,7 @@ from penstock.errors import (
     StoreClosed,
     StoreUnavailable,
 )
+from penstock.rules.moves import check_target
 from penstock.stores.text.catalog import (
     SUFFIX,
     errors_of_the_disk,
@@ -40,6 +42,7 @@ from penstock.stores.text.catalog import (
 )
 from penstock.stores.text.files import MutexLock, Sync, mutex_of
 from penstock.stores.text.locking import Poller
+from penstock.stores.text.moves import Moves, lock_order
 from penstock.stores.text.queue import TextFileQueue
 from penstock.stores.text.variables import write_head
 from penstock.stores.text.view import Shown, shown
@@ -58,6 +61,7 @@ from penstock.system.files import (
 from penstock.system.threads import SystemThreads, Threads
 
 if TYPE_CHECKING:
+    from penstock.filters import Subject
     from penstock.stores.text.snapshot import Snapshot
 
 _LONGEST = 200  # bytes of a file name
@@ -81,6 +85,7 @@ class TextBackend(Unowned):
         self._poller = Poller(self._threads)
         self._lock = self._threads.rlock()
         self._queues: dict[str, TextFileQueue] = {}
+        self.moves = Moves(self, disk, self._clock, self._threads)
         self._closed = self._is_open = False
         self._broken: Callable[[], StoreClosed] | None = None
         self.failure: OSError | None = None  # the error that stopped the store
@@ -113,10 +118,20 @@ class TextBackend(Unowned):
             self._skipped.add(path)
             _log.warning("skipped: %s", refusal(path, error) if isinstance(error, OSError) else error)
 
+    def run(self, operation: Operation[Result]) -> Result:
+        """Run an operation; a queue that takes dead letters gets them first."""
+        if operation.on_queue is not None:
+            self.moves.pull(operation.queue)
+        return super().run(operation)
+
     # Queues
 
     def create(self, queue: str, settings: Settings) -> None:
-        check_settings(settings)
+        check_start(settings)
+        self._check_open()
+        if queue in self._files():
+            raise exists_already(queue)
+        self.moves.check(queue, settings)
         with self._lock:
             self._check_open()
             if queue in self._files():
@@ -125,7 +140,20 @@ class TextBackend(Unowned):
                 file = names.new_file(queue, self._disk.listdir(self._folder), _LONGEST, 2, SUFFIX)
             path = os.path.join(self._folder, file)
             self._create(queue, path, write_head(settings, queue if names.CHOSEN in file else None))
-            self._queues[queue] = self._working(queue, path)
+            self._queues[queue] = self.working(queue, path)
+        if settings.dead_letter is not None:
+            self.moves.forget()
+
+    def update(self, queue: str, changes: Mapping[str, Any]) -> Settings:
+        """Change settings; the resulting settings."""
+        working = self.find(queue)
+        self.moves.check(working.name, working.settings.changed(changes))
+        settings = working.update(changes)
+        if "dead_letter" in changes:
+            self.moves.forget()
+            if settings.dead_letter is not None:
+                self.moves.bury(working)  # what has failed before
+        return settings
 
     def _create(self, queue: str, path: str, head: bytes) -> None:
         lock = MutexLock(path, self._disk)
@@ -162,6 +190,7 @@ class TextBackend(Unowned):
 
     def queues(self) -> list[QueueInfo]:
         infos = []
+        self.moves.pull_all()
         for name in sorted(self.files()):
             with suppress(QueueNotFound):  # just removed
                 queue = self.find(name)
@@ -199,14 +228,27 @@ class TextBackend(Unowned):
             path = self._files().get(queue)
             if path is None:
                 raise not_found(queue)
-            return self._queues.setdefault(queue, self._working(queue, path))
+            return self._queues.setdefault(queue, self.working(queue, path))
 
-    def _working(self, queue: str, path: str) -> TextFileQueue:
+    def working(self, queue: str, path: str) -> TextFileQueue:
+        """The queue in a file."""
         with errors_of_the_disk(path):
             path = self._disk.real(path)
         return TextFileQueue(
-            queue, path, self._disk, self._clock, self._threads, self._sync, self._poller.watch, self._fail
+            queue,
+            path,
+            self._disk,
+            self._clock,
+            self._threads,
+            self._sync,
+            self._poller.watch,
+            self._fail,
+            self.moves,
         )
+
+    def in_use(self, path: str) -> TextFileQueue | None:
+        """The queue in a file, if this process uses it."""
+        return next((queue for queue in list(self._queues.values()) if queue.path == path), None)
 
     def _fail(self, path: str, error: OSError) -> PenstockError:
         """Stop the store in this process after an error that leaves the state of the disk unknown."""
@@ -227,23 +269,27 @@ class TextBackend(Unowned):
         from penstock.filters import Subject  # here, because most processes need none
 
         subject = Subject.of(entry, self._clock.now())
+        wanting = self._wanting(subject)
         with ExitStack() as locks:
             matching: list[TextFileQueue] = []
-            paths: set[str] = set()
-            for name in sorted(self.files()):  # locked in the order of names, so that there is no deadlock
-                queue = self.find(name)
+            for queue in wanting:
                 with suppress(QueueNotFound, StoreUnavailable):  # queues() logs those
-                    with errors_of_the_disk(queue.path):
-                        mutex = mutex_of(queue.path, self._disk)
-                    if mutex in paths:
-                        continue  # another name of the same file
-                    paths.add(mutex)
-                    if self._matches(queue.settings.filter, subject):
-                        locks.enter_context(queue.locked())
-                        matching.append(queue)
+                    locks.enter_context(queue.locked())
+                    matching.append(queue)
             for queue in matching:
                 queue.check(copy)
             self._put_into_all(matching, copy)
+
+    def _wanting(self, subject: "Subject") -> list[TextFileQueue]:
+        """The queues whose filter matches, each file once, in the order in which all processes lock them."""
+        found: dict[str, TextFileQueue] = {}
+        for name in sorted(self.files()):
+            with suppress(QueueNotFound, StoreUnavailable):  # queues() logs those
+                queue = self.find(name)
+                place = lock_order(queue.path, self._disk)
+                if place not in found and self._matches(queue.settings.filter, subject):
+                    found[place] = queue
+        return [found[place] for place in sorted(found)]
 
     def _put_into_all(self, queues: Sequence[TextFileQueue], copy: Entry) -> None:
         """Put into all queues, or into none if the disk is full."""
@@ -262,6 +308,18 @@ class TextBackend(Unowned):
                         f"{(copy.headers or {}).get(PUBLISH_HEADER)!r}, or publish again"
                     ) from error
                 raise
+
+    def move(self, queue: str, target: str, ids: Sequence[str] | None) -> int:
+        """Move messages to another queue; how many."""
+        check_target(queue, target)
+        return self.moves.move(self.find(queue), self.find(target), ids)
+
+    def redrive(self, queue: str, ids: Sequence[str] | None) -> int:
+        """Redrive failed messages; dead letters go back to the queues that they come from."""
+        working, sent = self.find(queue), 0
+        if working.name in self.moves.sources():
+            sent = self.moves.redrive(working, ids)
+        return sent + working.redrive(ids)
 
     def restore(self, queue: str, moved: Sequence[Moved]) -> None:
         self.find(queue).restore(moved)
@@ -283,6 +341,7 @@ class TextBackend(Unowned):
         """A snapshot of a queue's messages; None if they have to be listed one by one."""
         from penstock.stores.text import snapshot  # here, as it needs NumPy
 
+        self.moves.pull(queue)
         try:
             files = snapshot.read(self.find(queue).path, self._disk)
         except FileNotFoundError:
@@ -299,6 +358,7 @@ class TextBackend(Unowned):
         self._lock = self._threads.rlock()
         self._clock.forked()
         self._poller.forked()
+        self.moves.forked()
         for queue in self._queues.values():
             queue.forked()
 
@@ -346,6 +406,20 @@ class FileBackend(TextBackend):
             raise exists_already(queue)
         raise NotSupported(
             f"the store {self._path!r} is a single queue, {self.only!r}: open text:{self._folder} for several"
+        )
+
+    def update(self, queue: str, changes: Mapping[str, Any]) -> Settings:
+        if changes.get("dead_letter") is not None:
+            raise self._alone("takes no dead_letter")
+        return self.find(queue).update(changes)
+
+    def move(self, queue: str, target: str, ids: Sequence[str] | None) -> int:
+        raise self._alone("cannot move messages to another")
+
+    def _alone(self, what: str) -> NotSupported:
+        return NotSupported(
+            f"the store {self._path!r} is a single queue, {self.only!r}, and {what}: open text:{self._folder} for "
+            "several"
         )
 
     def delete(self, queue: str) -> None:

@@ -331,6 +331,19 @@ def _mutex(files: _Files, memory: Memory, view: View, intact: bool, now: int) ->
             path,
             memory.last,
         )
+    if view.leaving is not None:
+        yield note(
+            f"a move of {plural(len(view.leaving.ids), 'message')} to the queue in {view.leaving.to} was "
+            "interrupted: both files may have them",
+            "nothing: the next operation on either queue finishes it",
+            path,
+        )
+    if memory.taken:
+        yield note(
+            f"a move of messages from the queue in {memory.taken} was interrupted: both files may have them",
+            "nothing: the next operation on either queue finishes it",
+            path,
+        )
     yield from _damage(path, head, memory)
     lost = [
         each

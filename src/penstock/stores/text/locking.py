@@ -2,13 +2,14 @@
 
 import threading
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import wraps
 from threading import Event
-from typing import Any, Concatenate, ParamSpec, TypeAlias, TypeVar
+from typing import Any, Concatenate, ParamSpec, Protocol, TypeAlias, TypeVar
 
 from penstock.contract.message import Message
 from penstock.errors import DiskFull, PenstockError, QueueNotFound, StoreClosed
+from penstock.rules.rows import FAILED
 from penstock.stores.text.files import Sync
 from penstock.stores.text.storage import Edited, TextStorage
 from penstock.stores.text.view import View
@@ -44,6 +45,19 @@ class Waiter:
         self.error: BaseException | None = None
 
 
+class Moves(Protocol):
+    """Moves between queues, as one queue needs them (moves.py)."""
+
+    def finish(self, queue: Any) -> object:
+        """Finish the moves of a queue that a crash has interrupted."""
+
+    def bury(self, queue: Any) -> object:
+        """Move failed messages of a queue to its dead-letter queue."""
+
+    def pull(self, queue: str) -> object:
+        """Have other queues move their dead letters to this one."""
+
+
 class LockedQueue:
     """One queue, whose operations exclude each other in all threads and processes."""
 
@@ -57,6 +71,7 @@ class LockedQueue:
         sync: Sync,
         waiting: Callable[["LockedQueue"], None],
         failed: Callable[[str, OSError], PenstockError],
+        moves: Moves,
     ) -> None:
         self.name = name
         self.path = path
@@ -64,24 +79,48 @@ class LockedQueue:
         self._failed = failed  # called after an error that leaves the state of the disk unknown; what to raise
         self.storage = TextStorage(name, path, disk, clock, threads, sync)
         self._clock = clock
+        self._moves = moves
         self._line: dict[Waiter, None] = {}
         self._stopped: Callable[[], PenstockError] | None = None
 
     def run(self, operation: Callable[[View, int], Result]) -> Result:
-        """Run an operation under the lock; again if the file was edited, or the mutex file could be shortened."""
+        """Run an operation under the lock; again if the file was edited, or the mutex file could be shortened.
+
+        A move that was interrupted is finished first. Dead letters move before the operation and after it.
+        """
+        is_settled = False  # whether dead letters have moved
         for _ in range(_TRIES):
             if self._stopped is not None:
                 raise self._stopped()
+            first: Callable[[Any], object] | None = None
+            died, error = False, None
             try:
                 with self.locked() as view:
-                    view, now = self._serve_first(view)
-                    try:
-                        result = operation(view, now)
-                    except PenstockError:  # LeaseExpired, for example, after other receipts have released messages
-                        self._serve(view, now)
-                        raise
-                    self._serve(view, now)
-                    return result
+                    is_alone = not self.storage.is_nested  # else this thread may hold locks of other queues
+                    if is_alone and view.is_moving:
+                        first = self._moves.finish
+                    else:
+                        view, now = self._serve_first(view)
+                        if is_alone and not is_settled and _dead(view):
+                            first, is_settled = self._moves.bury, True
+                        else:
+                            dead = _dead(view)
+                            try:
+                                result = operation(view, now)
+                            except PenstockError as raised:
+                                # LeaseExpired, for example, after other receipts have released messages.
+                                error = raised
+                            self._serve(view, now)
+                            died = is_alone and _dead(view) > dead
+                if first is not None:
+                    first(self)
+                    continue
+                if died:
+                    with suppress(PenstockError, Edited):  # the next operation raises it, or tries again
+                        self._moves.bury(self)
+                if error is not None:
+                    raise error
+                return result
             except Edited:
                 continue
             except DiskFull:
@@ -93,13 +132,14 @@ class LockedQueue:
     def _serve_first(self, view: View) -> tuple[View, int]:
         """Advance to now, and serve waiting consumers; the view and the time after that."""
         while True:
-            now = self._advance(view)
+            now = self.advance(view)
             self._serve(view, now)
             if self.storage.known is view:
                 return view, now
             view = self.storage.current()  # serving a consumer has failed, and the view was dropped
 
-    def _advance(self, view: View) -> int:
+    def advance(self, view: View) -> int:
+        """Apply the effects of time; the time."""
         now = self._clock.now()
         view.ledger.state.advance(now)
         view.forget(now)
@@ -111,12 +151,16 @@ class LockedQueue:
         try:
             with self.storage.locked() as view:
                 yield view
-        except FileNotFoundError:
-            raise self.storage.gone() from None  # the folder was just moved away
         except OSError as error:
-            if is_refused(error) and not self.storage.has_effect:
-                raise unavailable(error.filename or self.path, error) from error
-            raise self._failed(self.path, error) from error
+            raise self.refusal(error) from error
+
+    def refusal(self, error: OSError) -> PenstockError:
+        """What to raise after an error of the disk."""
+        if isinstance(error, FileNotFoundError):
+            return self.storage.gone()  # the folder was just moved away
+        if is_refused(error) and not self.storage.has_effect:
+            return unavailable(error.filename or self.path, error)
+        return self._failed(self.path, error)
 
     # Waiting consumers, first come, first served
 
@@ -155,6 +199,10 @@ class LockedQueue:
         """The number of waiting consumers."""
         return len(self._line)
 
+    def take_dead_letters(self) -> None:
+        """Move the dead letters of other queues here."""
+        self._moves.pull(self.name)
+
     def serve(self) -> None:
         """Give available messages to waiting consumers."""
         try:
@@ -167,9 +215,17 @@ class LockedQueue:
 
     def is_due(self) -> bool:
         """Whether messages may have become available: the files have changed, or a delay or lease is over."""
+        return self._may_have(lambda view: view.ledger.state.available())
+
+    def may_have_dead(self) -> bool:
+        """Whether messages have failed that belong into the dead-letter queue, or may have since the last look."""
+        return self._may_have(_dead)
+
+    def _may_have(self, count: Callable[[View], int]) -> bool:
+        """Whether a count is above 0, or may be: the files have changed, or a delay or lease is over."""
         with self.storage.lock:
             view = self.storage.known
-            if view is None or view.ledger.state.available():
+            if view is None or count(view):
                 return True
             due = view.ledger.state.next_time()
             try:
@@ -204,6 +260,11 @@ class LockedQueue:
             if self._line.pop(waiter, 0) is None:
                 waiter.error = error()
                 waiter.served.set()
+
+
+def _dead(view: View) -> int:
+    """How many messages have failed, of a queue with a dead-letter queue."""
+    return 0 if view.settings.dead_letter is None else view.ledger.state.by_state[FAILED]
 
 
 _PAUSE = 0.03  # seconds of real time, whatever clock the store has
@@ -247,5 +308,6 @@ class Poller:
                     return
                 watched: Iterable[LockedQueue] = list(self._watched)
             for queue in watched:
+                queue.take_dead_letters()
                 if queue.is_due():
                     queue.serve()

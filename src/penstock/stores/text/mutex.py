@@ -20,7 +20,13 @@ JSON of a line, each part only if it is not empty:
     keys      [key, id, until] of messages that left the file
     seen      [offset, time]: people's messages before that offset were received at that time
     texts     [crc, n]: n messages of people have the same text by now, as their notes would say
+    leaving   {"to": PATH, "ids": [[offset, id], ...]}: these messages are about to move to the queue in that file,
+              relative to this one's folder, where they have those ids; {}: they have left, or stay
+    taken     PATH: the messages born in this line come from the queue in that file; "": they have left it
     all       true in the first line of a rewritten file: earlier lines are forgotten
+
+Of `leaving` and `taken` the last one counts. While a queue has either, its move was interrupted, and both queues
+are locked to finish it before anything else is done with them: messages that the other file has leave this one.
 
 A program ignores parts that it does not know. Without the mutex file, a queue still has the states and leases that
 are in its own variables.
@@ -70,6 +76,13 @@ class Note:
     history: list[list[Any]] = field(default_factory=list)
 
 
+class Leaving(NamedTuple):
+    """Messages that are about to move to another queue."""
+
+    to: str  # path of the other queue's file, relative to the folder of this one
+    ids: dict[int, str]  # in the other queue, by offset in this one
+
+
 class Memory(NamedTuple):
     """The content of a mutex file: all its lines together."""
 
@@ -83,6 +96,8 @@ class Memory(NamedTuple):
     end: int  # offset of the last line's end
     lines: int
     last: int  # offset of the last line
+    leaving: Leaving | None = None
+    taken: str = ""  # path of the queue that messages come from
 
 
 EMPTY = Memory(0, {}, [], [], [], frozenset(), frozenset(), HEAD, 0, HEAD)
@@ -133,10 +148,11 @@ def read(data: bytes, start: int, before: Memory = EMPTY) -> Memory:
     at, seen, lines, last = before.at, list(before.seen), before.lines, before.last
     pending: frozenset[int] = frozenset()
     born: frozenset[str] = frozenset()
+    leaving, taken = before.leaving, before.taken
     end, offset = start, 0
     while (stop := data.find(b"\n", offset)) >= 0 and (content := _content(data[offset:stop])) is not None:
         if content.get("all"):
-            notes, settled, keys, seen = {}, [], [], []
+            notes, settled, keys, seen, leaving, taken = {}, [], [], [], None, ""
         at = max(at, content.get("at", 0))
         fresh = [_note(each) for each in content.get("notes", ())]
         notes |= {note.offset: note for note in fresh}
@@ -151,10 +167,13 @@ def read(data: bytes, start: int, before: Memory = EMPTY) -> Memory:
         is_pending = data[offset : offset + 1] == PENDING
         pending = frozenset(note.offset for note in fresh) if is_pending else frozenset()
         born = frozenset(content.get("born", ())) if is_pending else frozenset()
+        if (said := content.get("leaving")) is not None:
+            leaving = Leaving(said["to"], dict(said["ids"])) if said else None
+        taken = content.get("taken", taken)
         lines, last = lines + 1, start + offset
         offset = stop + 1
         end = start + offset
-    return Memory(at, notes, settled, keys, seen, pending, born, end, lines, last)
+    return Memory(at, notes, settled, keys, seen, pending, born, end, lines, last, leaving, taken)
 
 
 def _content(text: bytes) -> dict[str, Any] | None:

@@ -5,17 +5,19 @@ import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 from zlib import crc32
 
 from penstock.contract.message import STATES, Attempt, Message, Moved, Plain
 from penstock.contract.message import Entry as Draft
 from penstock.contract.operations import Held
 from penstock.contract.settings import FIVE_MINUTES, Settings
+from penstock.engine.backend import check_start
 from penstock.engine.loads import Restored, restore
-from penstock.engine.unowned import UnownedQueue, check_settings, fitting
+from penstock.engine.unowned import UnownedQueue, fitting
 from penstock.errors import DiskFull, LeaseExpired, NotSupported, PenstockError, QueueNotFound, StoreUnavailable
 from penstock.rules.ledger import Receipt
+from penstock.rules.moves import visible_after_move
 from penstock.rules.recent import ACKED, FAILED_ATTEMPT, RELEASED
 from penstock.rules.records import Put, Record, Restore
 from penstock.stores.text.files import is_appended
@@ -28,11 +30,13 @@ from penstock.stores.text.format import (
     Entry,
     dropped,
     parse,
+    parse_one,
     without,
 )
 from penstock.stores.text.ledger import held_under, noted
 from penstock.stores.text.locking import LockedQueue, under_lock
-from penstock.stores.text.mutex import Note
+from penstock.stores.text.mutex import Leaving, Note
+from penstock.stores.text.storage import leaving_as_json
 from penstock.stores.text.variables import (
     facts,
     lease_writes,
@@ -47,7 +51,16 @@ from penstock.stores.text.view import View, message_of
 _log = logging.getLogger("penstock")
 _CONTROLS = {"done": PROCESSED, "failed": FAILED}
 _CHUNK = 256  # messages that are listed under one lock
+Headers: TypeAlias = Callable[[Mapping[str, str], str | None], dict[str, str]]  # from headers and reason
 _Settling: TypeAlias = Callable[[list[Receipt]], tuple[Record | None, list[Receipt]]]
+
+
+class Leaver(NamedTuple):
+    """A message that moves to another queue."""
+
+    draft: Draft
+    visible_at: int
+    expires_at: int
 
 
 class TextFileQueue(LockedQueue, UnownedQueue):
@@ -267,7 +280,7 @@ class TextFileQueue(LockedQueue, UnownedQueue):
     def update(self, view: View, now: int, changes: Mapping[str, Any]) -> Settings:
         """Replace the file by one with other settings in the comment at its top; all settings then."""
         settings = view.settings.changed(changes)
-        check_settings(settings)
+        check_start(settings)
         if settings == view.settings:
             return settings
         if self.storage.names > 1:
@@ -285,7 +298,7 @@ class TextFileQueue(LockedQueue, UnownedQueue):
             )
         with suppress(DiskFull):  # advance() does the same later
             view = self.storage.current()
-            view.ledger.state.keep_done_anew(self._advance(view))
+            view.ledger.state.keep_done_anew(self.advance(view))
             self._record(view, now)
         return settings
 
@@ -312,6 +325,72 @@ class TextFileQueue(LockedQueue, UnownedQueue):
         if keys := [[key, each, until] for key, (each, until) in view.keys.items() if each in said]:
             self.storage.record({"at": now, "keys": keys}, [], [])
         return without(data, over), _moved(document, over)
+
+    @under_lock
+    def headers(self, view: View, now: int, ids: Sequence[str], name: str) -> list[tuple[str, str | None]]:
+        """Messages that exist, by id, and a header of each."""
+        found = self._seen(view, _seqs(view, ids), None)
+        return [(message.id, message.headers.get(name)) for message in found]
+
+    # Moves to another queue (moves.py), whose caller has locked both
+
+    def leavers(self, view: View, seqs: Sequence[int], now: int, headers: Headers) -> list[Leaver]:
+        """Messages as another queue takes them."""
+        leavers = []
+        for seq, entry in zip(seqs, self.storage.read(seqs), strict=True):
+            message, (page, at) = message_of(view, seq, entry), view.ledger.state.rows.locate(seq)
+            made = headers(message.headers, message.reason) or None
+            draft = Draft(
+                message.payload, message.priority, made, created_at=message.created_at, group=message.group
+            )
+            visible_at = visible_after_move(page.state[at], page.visible_at[at], now)
+            leavers.append(Leaver(draft, visible_at, page.expires_at[at]))
+        return leavers
+
+    def announce(self, view: View, now: int, leaving: Leaving) -> None:
+        """Durably note which messages are about to move, by their numbers."""
+        self._record(view, now)
+        view.leaving = leaving
+        notes = []
+        for seq in leaving.ids:
+            note = noted(view.ledger.state, seq, self._fresh(view, seq))
+            note.byte = _CONTROLS.get(note.state, QUEUED)
+            notes.append((seq, note))
+        self.storage.record({"at": now, "leaving": leaving_as_json(leaving, view)}, notes, [])
+
+    def entries(self, view: View, now: int, leavers: Sequence[Leaver], ids: Sequence[str]) -> list[bytes]:
+        """The entries of messages that come from another queue."""
+        made = [
+            new_entry(each.draft, name, now, each.visible_at, each.expires_at)
+            for each, name in zip(leavers, ids, strict=True)
+        ]
+        return _with_ends(made, view.line_end)
+
+    def take_over(
+        self,
+        view: View,
+        now: int,
+        leavers: Sequence[Leaver],
+        ids: Sequence[str],
+        entries: Sequence[bytes],
+        source: str,
+    ) -> None:
+        """Durably put messages that come from the queue in another file."""
+        drafts, visible, expires = zip(*leavers, strict=True)
+        view.ledger.take_over(drafts, visible, expires, None, now)
+        crcs = [crc32(parse_one(entry, 0).content) for entry in entries]
+        offsets = self.storage.append(entries, ids, now, taken=source)
+        for entry, crc, each, offset in zip(entries, crcs, ids, offsets, strict=True):
+            view.table.add(offset, len(entry), crc, now, QUEUED, each)
+
+    def give_up(self, view: View, now: int, seqs: Sequence[int]) -> None:
+        """Durably remove messages that another queue has; no move is open then."""
+        view.ledger.remove(seqs, now)
+        self._record(view, now, content={"leaving": {}})
+
+    def forget_taken(self, view: View, now: int) -> None:
+        """Durably note that the messages which came from another queue have left it."""
+        self.storage.record({"at": now, "taken": ""}, [], [])
 
     # Listing
 
@@ -381,10 +460,12 @@ class TextFileQueue(LockedQueue, UnownedQueue):
         receipts: dict[int, str] | None = None,
         writes: Sequence[tuple[int, bytes]] = (),
         with_writes: set[int] | None = None,
+        content: Mapping[str, Any] | None = None,
     ) -> None:
         """Write all changes of this operation and of time: notes, control characters and variables.
 
         `receipts` are new leases by message number. The caller has the variable writes of messages `with_writes`.
+        `content` are other parts of the line.
         """
         notes, writes = [], list(writes)
         removed: dict[str, None] = {}
@@ -405,14 +486,14 @@ class TextFileQueue(LockedQueue, UnownedQueue):
             notes.append((seq, note))
             if note.byte == QUEUED and seq not in (with_writes or ()):
                 writes += self._variable_writes(view, seq, note)
-        if not notes and not settled:
+        if not notes and not settled and not content:
             return
-        content: dict[str, object] = {"at": now}
+        said = {"at": now, **(content or {})}
         if settled:
-            content["settled"] = list(settled)
+            said["settled"] = list(settled)
         if removed and (keys := [[key, *each] for key, each in view.keys.items() if each[0] in removed]):
-            content["keys"] = keys  # a removed message is a comment, whose key is not read
-        self.storage.record(content, notes, writes)
+            said["keys"] = keys  # a removed message is a comment, whose key is not read
+        self.storage.record(said, notes, writes)
         view.changed.clear()
         view.ledger.state.gone.clear()
 

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from penstock.contract.message import Message
+from penstock.rules.rows import FAILED
 from penstock.stores.text import mutex
 from penstock.stores.text.files import MutexLock
 from penstock.stores.text.format import CONTROLS, QUEUED, Document, parse_one, scan
@@ -133,7 +134,7 @@ class Snapshot(NamedTuple):
 def read(path: str, disk: Disk) -> Files | None:
     """Read both files under the lock; FileNotFoundError if there is no queue.
 
-    None if they need recovery or a comparison first, as after a crash or an edit by a person.
+    None if they need recovery or a comparison first, as after a crash, also of a move, or an edit by a person.
     """
     lock = MutexLock(path, disk)
     with disk.open(path, follow=True) as file:
@@ -147,11 +148,12 @@ def read(path: str, disk: Disk) -> Files | None:
             lock.close()
     memory = mutex.read(head[HEAD:], HEAD)
     usual = mutex.read_seal(head) == mutex.seal_of(there) and memory.end == len(head)
-    return Files(data, memory, there.changed // 1_000_000) if usual and not memory.pending | memory.born else None
+    unfinished = memory.pending or memory.born or memory.leaving or memory.taken
+    return Files(data, memory, there.changed // 1_000_000) if usual and not unfinished else None
 
 
 def snapshot(queue: str, files: Files, now: int) -> Snapshot | None:
-    """The messages at a time; None if an id is there twice, or a time is in the future."""
+    """The messages at a time; None if an id is there twice, a time is in the future, or dead letters must move."""
     data, memory, changed = files
     plain = find(data, memory.notes)
     entries = [parse_one(data[start:stop], start) for start, stop in plain.others]
@@ -167,6 +169,8 @@ def snapshot(queue: str, files: Files, now: int) -> Snapshot | None:
     if len(plain.ids) and plain.received_at.max() > now:
         return None
     view.ledger.state.advance(now)
+    if view.settings.dead_letter is not None and view.ledger.state.by_state[FAILED]:
+        return None
     by_offset = {entry.offset: entry for entry in entries}
     seqs = view.ledger.state.listed(None, 1, len(view.table.ids))
     offsets = [view.table.offsets[seq] for seq in seqs]

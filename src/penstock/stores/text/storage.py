@@ -24,7 +24,7 @@ from penstock.stores.text.files import (
 )
 from penstock.stores.text.format import COMMENT, QUEUED, Document, Entry, Problem, line_end, parse, parse_one
 from penstock.stores.text.ledger import assign_notes
-from penstock.stores.text.mutex import HEAD, Note, note_as_json, seal_of
+from penstock.stores.text.mutex import HEAD, Leaving, Note, note_as_json, seal_of
 from penstock.stores.text.view import View, load
 from penstock.system.clock import SteadyClock
 from penstock.system.files import Disk, Status, is_full, is_refused, status_if_there
@@ -80,11 +80,12 @@ class TextStorage:
                 finally:
                     self._depth -= 1
                 return
+            self.has_effect = False
             try:
                 self._mutex.acquire()
             except FileNotFoundError:
                 raise self.gone() from None
-            self._depth, self.has_effect = 1, False
+            self._depth = 1
             try:
                 yield self._begin()
                 self._seal()
@@ -97,6 +98,11 @@ class TextStorage:
             finally:
                 self._depth = 0
                 self._mutex.release()
+
+    @property
+    def is_nested(self) -> bool:
+        """Whether this thread had the lock before its last `locked`."""
+        return self._depth > 1
 
     @property
     def known(self) -> View | None:
@@ -176,7 +182,7 @@ class TextStorage:
         if size < view.end or noted < view.mutex_end:
             return False
         lines = mutex.read(self._mutex.file.read(view.mutex_end, noted - view.mutex_end), view.mutex_end)
-        if lines.pending or lines.born or lines.end != noted:
+        if lines.pending or lines.born or lines.leaving or lines.taken or lines.end != noted:
             return False
         now = self._clock.now()
         if size > view.end:
@@ -335,30 +341,34 @@ class TextStorage:
         now: int,
         controls: str = "",
         notes: Mapping[int, Note] | None = None,
+        taken: str = "",
     ) -> list[int]:
         """Durably append messages, all or none; their offsets.
 
-        Messages of another store have their control characters, and notes by position.
+        Messages of another store have their control characters, and notes by position. `taken`: the file of the
+        queue that they move from.
         """
         view = self.current()
         start = view.end
         kept = SPARE + _EACH * view.ledger.state.waiting()
         try:
             self._have_room(view, len(ids), kept + SPARE // 4, kept)
+            is_noted = bool(len(entries) > 1 or notes or taken)
             self._files.written, self._files.read_at, always = True, None, self._files.sync.always
             end = view.end if view.ended else None
             offsets = append_commented(self._files.file, entries, always, end, view.line_end)
             if not always:
                 self._files.sync_file()
-            if len(entries) > 1 or notes:
-                self._note({"at": now, "born": list(ids), **_placed(notes or {}, offsets)}, pending=True)
+            if is_noted:
+                said = {"born": list(ids), **({"taken": taken} if taken else {}), **_placed(notes or {}, offsets)}
+                self._note({"at": now, **said}, pending=True)
         except OSError as error:
             raise self._undo(error, view, b"".join(entries)) from error
         uncomment(self._files.file, offsets, always, controls)
         self.has_effect = True
         if not always:
             self._files.sync_file()
-        if len(entries) > 1 or notes:
+        if is_noted:
             self._files.note_is_done()
         there = status_if_there(self._disk, self.path)
         if there is None or there.inode != self._files.inode:
@@ -382,7 +392,8 @@ class TextStorage:
         if view.new_seen:
             said = {**said, "seen": view.new_seen}
         try:
-            self._have_room(view, len(notes), SPARE, 0)
+            # A move that has begun needs room for its end.
+            self._have_room(view, len(notes) * 2 + 1 if content.get("leaving") else len(notes), SPARE, 0)
             self._note(said, pending=bool(changed))
         except OSError as error:
             raise self._undo(error, view) from error
@@ -394,7 +405,8 @@ class TextStorage:
             view.table.controls[seq] = ord(note.byte)
         if changed:
             self._files.sync_file()
-            self._files.note_is_done()
+            if "leaving" not in content or not self._is_replaced():
+                self._files.note_is_done()
         for seq, note in notes:
             view.keep_note(seq, note)
         if view.mutex_end > max(_COMPACT, 4 * view.noted()):
@@ -416,6 +428,18 @@ class TextStorage:
                 wanted = kept
             self._room = size + wanted
 
+    def make_room(self, messages: int, size: int) -> None:
+        """Reserve space to append messages of about so many bytes; DiskFull."""
+        view = self.current()
+        kept = SPARE + _EACH * view.ledger.state.waiting()
+        try:
+            self._have_room(view, messages + 1, kept + SPARE // 4, kept)
+            self._files.file.reserve(view.end + size + _LINE * messages)
+        except OSError as error:
+            if not is_full(error):
+                raise
+            raise self._full() from error
+
     def probe(self) -> None:
         """Write the seal again, which fails if the files cannot be written."""
         view = self.current()
@@ -435,6 +459,9 @@ class TextStorage:
         view.mutex_end = self._files.note(view.mutex_end, content, pending)
         self.has_effect = True
         view.at = max(view.at, content["at"])
+        if content.get("leaving") == {}:
+            view.leaving = None
+        view.taken = content.get("taken", view.taken)
 
     def _undo(self, error: OSError, view: View, appended: bytes = b"") -> Exception:
         """Undo an operation that had no space or was refused; the error to raise."""
@@ -486,6 +513,10 @@ class TextStorage:
             "keys": [[key, each, until] for key, (each, until) in view.keys.items() if not view.is_kept(each)],
             "seen": view.seen + view.new_seen,
         }
+        if view.leaving is not None:
+            content["leaving"] = leaving_as_json(view.leaving, view)
+        if view.taken:
+            content["taken"] = view.taken
         view.mutex_end, self._room = self._files.rewrite(content), 0
         self._mutex_inode = self._mutex.inode
         self._named = (self._files.inode, self._mutex.inode)
@@ -517,6 +548,16 @@ class TextStorage:
         finally:
             self._moved = None
         return True
+
+    def sync(self) -> None:
+        """Sync both files: a process that died may have written what is in them, and have synced nothing."""
+        self._files.sync_file()
+        self._files.sync.file(self._mutex.file)
+
+    def _is_replaced(self) -> bool:
+        """Whether an editor has replaced the file: the next operation writes the bytes into the new one."""
+        there = status_if_there(self._disk, self.path)
+        return there is None or there.inode != self._files.inode
 
     @property
     def names(self) -> int:
@@ -560,6 +601,11 @@ class TextStorage:
         """Drop the view of a removed queue; the error to raise."""
         self._view = None
         return not_found(self.name)
+
+
+def leaving_as_json(leaving: Leaving, view: View) -> dict[str, Any]:
+    """The part `leaving` of a line."""
+    return {"to": leaving.to, "ids": [[view.table.offsets[seq], each] for seq, each in leaving.ids.items()]}
 
 
 def _placed(notes: Mapping[int, Note], offsets: Sequence[int]) -> dict[str, Any]:

@@ -22,7 +22,7 @@ from penstock.stores.text.format import COMMENT, PROCESSED, QUEUED, Document, En
 from penstock.stores.text.format import FAILED as CRITICAL
 from penstock.stores.text.identity import Identity, Twins, by_content, in_place
 from penstock.stores.text.ledger import Row, append_row, load_state, packed
-from penstock.stores.text.mutex import Memory, Note, Seal
+from penstock.stores.text.mutex import Leaving, Memory, Note, Seal
 from penstock.stores.text.variables import Facts, body, facts, is_head, read_head, restoring_writes
 
 FAR = 253_402_300_799_000  # the end of the year 9999: delays a message that another program has marked in \mutex=
@@ -81,6 +81,8 @@ class View:
     mutex_end: int = 0
     seal: Seal | None = None  # of the queue's file
     forgotten: int = 0  # when expired receipts and keys were last dropped
+    leaving: Leaving | None = None  # by message number, as `taken` of a move that was interrupted
+    taken: str = ""
 
     def __post_init__(self) -> None:
         self.ledger.state.changed = self.changed
@@ -96,6 +98,11 @@ class View:
         self.notes[seq] = note
         if note.state == "in_flight" and note.receipt is not None:
             self.receipts[note.receipt] = seq
+
+    @property
+    def is_moving(self) -> bool:
+        """Whether a move was interrupted."""
+        return self.leaving is not None or bool(self.taken)
 
     def noted(self) -> int:
         """About how many bytes a rewritten mutex file would have."""
@@ -283,6 +290,9 @@ def load(
     view.seen = sorted(
         (min(end, size), time) for end, time in memory.seen
     )  # bytes after the end will be new messages
+    if memory.leaving is not None:
+        view.leaving = Leaving(memory.leaving.to, {})
+    view.taken = memory.taken
     settled = {receipt for receipt, _, _ in memory.settled}
     view.see_new(entries, min(modified, now))
     rows: list[Row] = []
@@ -309,6 +319,8 @@ def load(
         rows.append(row)
         view.table.add(entry.offset, entry.length, known[at].crc, received_at, controls[at], id_)
         if found is not None:
+            if memory.leaving is not None and view.leaving is not None and found.offset in memory.leaving.ids:
+                view.leaving.ids[len(rows)] = memory.leaving.ids[found.offset]
             twin = view.twins.of(entry.offset, known[at].crc) if known[at].id is None else (0, 1)
             found = replace(found, offset=entry.offset, twin=twin)
             view.keep_note(len(rows), found)
