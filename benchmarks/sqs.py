@@ -159,19 +159,21 @@ def _whole(received: list[Any], count: int) -> list[Any]:
     return received
 
 
-def _cpu(broker: type[Broker], client: type[Client], prepare: Prepare) -> Callable[[Path], float]:
-    """Microseconds of the server's CPU for a message of a batch."""
+def _cpu(
+    broker: type[Broker], client: type[Client], prepare: Prepare, steps: int = BATCHES, size: int = BATCH
+) -> Callable[[Path], float]:
+    """Microseconds of the server's CPU for a message."""
 
     def measure(folder: Path) -> float:
         with broker(folder) as running, closing(client(f"http://{HOST}:{running.port}")) as user:
-            steps = prepare(user, WARM_UP + BATCHES, BATCH)
-            for step in steps[:WARM_UP]:
+            todo = prepare(user, WARM_UP + steps, size)
+            for step in todo[:WARM_UP]:
                 step()
             (process,) = running.processes
             before = cpu_of(process.pid)
-            for step in steps[WARM_UP:]:
+            for step in todo[WARM_UP:]:
                 step()
-            return (cpu_of(process.pid) - before) / (BATCHES * BATCH) * 1e6
+            return (cpu_of(process.pid) - before) / (steps * size) * 1e6
 
     return measure
 
@@ -205,6 +207,10 @@ def _cells() -> Iterator[Cell]:
         yield Cell(f"moto server, {what}, CPU", group, unit, _cpu(Moto, Boto, prepare), "lower")
     group = "SQS, one message at a time by one client"
     for what, prepare in (("send", _sending), ("receive and delete", _consuming)):
+        one = f"{what} one, CPU"
+        against = {f"moto server, {one}": 1 / 3}
+        yield Cell(f"SQS {one}", group, unit, _cpu(Penstock, Boto, prepare, SINGLE, 1), "lower", against)
+        yield Cell(f"moto server, {one}", group, unit, _cpu(Moto, Boto, prepare, SINGLE, 1), "lower")
         against = {f"moto server, {what}": 3, RAW_APPEND: None}
         yield Cell(f"SQS {what}", group, "ops/s", _rate(Penstock, prepare), "higher", against)
         yield Cell(f"moto server, {what}", group, "ops/s", _rate(Moto, prepare), "higher")

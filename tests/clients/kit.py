@@ -3,6 +3,7 @@
 import gzip
 import json
 import re
+import shutil
 import socket
 import subprocess
 import sys
@@ -157,6 +158,7 @@ def python_packages(*requirements: str) -> Path:
     """A folder of Python packages apart from those of the tests, from the package index, kept for the next run."""
     folder = INSTALLED / "-".join(requirements)
     if not (folder / ".installed").exists():
+        shutil.rmtree(folder, ignore_errors=True)  # what an interrupted run has left
         pip = [sys.executable, "-m", "pip", "install", "--quiet", "--no-compile", "--disable-pip-version-check"]
         subprocess.run([*pip, "--target", str(folder), *requirements], check=True)
         (folder / ".installed").touch()
@@ -167,7 +169,8 @@ def node_packages(*requirements: str) -> Path:
     """The same for Node."""
     folder = INSTALLED / "-".join(requirements).replace("/", "+")
     if not (folder / ".installed").exists():
-        folder.mkdir(parents=True, exist_ok=True)
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir(parents=True)
         (folder / "package.json").write_text('{"private": true}')
         npm = ["npm", "install", "--no-package-lock", "--no-audit", "--no-fund", "--save-exact", "--silent"]
         subprocess.run([*npm, *requirements], cwd=folder, check=True, stdout=subprocess.DEVNULL)

@@ -141,5 +141,5 @@ def test_the_command_line_takes_its_token_from_its_environment(
 
     assert "/jobs" in aws(secrets["worker"]).stdout
     refused = aws(secrets["wrong"])
-    assert refused.returncode == 254
+    assert refused.returncode == 255
     assert "InvalidClientTokenId" in refused.stderr

@@ -11,6 +11,10 @@ from penstock.contract.kinds import split
 from penstock.http.server import serve_in_thread
 
 KINDS = ["journal", "server", "text", "folder", "slate", "bucket", "server of slate"]
+# Both ways to the same records: test_slate.py has a bucket, test_stream_sink.py a server in `make test`, too.
+EACH_KIND = [
+    pytest.param(kind, marks=pytest.mark.long) if kind in ("bucket", "server of slate") else kind for kind in KINDS
+]
 
 
 class Place:
@@ -61,7 +65,7 @@ def opened(
         yield Place(kind, url, store)
 
 
-@pytest.fixture(params=KINDS)
+@pytest.fixture(params=EACH_KIND)
 def place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Place]:
     """A store of every kind."""
     with opened(request.param, request, tmp_path / "store") as found:

@@ -5,6 +5,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 import penstock
 from penstock.contract import roles
 from penstock.http.server import Access, serve_in_thread, tokens
@@ -22,6 +24,7 @@ print("read", sorted(bytes(row.payload) for row in read.collect()))
 """
 
 
+@pytest.mark.long
 def test_spark_brings_the_token_of_the_environment(tmp_path: Path) -> None:
     path = str(tmp_path / "tokens")
     secret = tokens.create(path, "spark", roles.READ | roles.WRITE)

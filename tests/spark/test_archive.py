@@ -179,6 +179,7 @@ def test_a_run_of_a_given_name_takes_effect_once(spark: SparkSession, home: Path
     assert len(in_archive(spark, home / "archive")) == 1
 
 
+@pytest.mark.long
 def test_a_store_that_is_not_shared_is_told_of_before_anything_is_written(spark: SparkSession, home: Path) -> None:
     with penstock.open(home / "store", share=False) as store:
         store.create("jobs", keep_done=None).put(b"x")

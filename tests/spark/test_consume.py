@@ -218,7 +218,7 @@ def test_rows_that_processing_rejects_fail_when_the_batch_is_settled(
     assert reasons == {"7": ("odd", "available"), "8": ("odd", "available"), "9": ("odder", "available")}
 
 
-@pytest.mark.parametrize("kind", ["journal", "server", "server of slate"])
+@pytest.mark.parametrize("kind", ["journal", pytest.param("server", marks=pytest.mark.long), "server of slate"])
 def test_drain_delivers_all_that_is_there_once_however_many_rows_are_rejected(
     spark: SparkSession, request: pytest.FixtureRequest, tmp_path: Path, kind: str
 ) -> None:
@@ -273,7 +273,13 @@ def test_two_streams_share_a_queue_and_two_queries_never_one_stream(
     assert counts(store) == {}
 
 
-@pytest.mark.parametrize("options", [{"queue": "other"}, {"stream": "weekly"}, {"store": "elsewhere"}])
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"queue": "other"},
+        *(pytest.param(each, marks=pytest.mark.long) for each in ({"stream": "weekly"}, {"store": "elsewhere"})),
+    ],
+)
 def test_the_checkpoint_of_another_stream_is_refused_and_no_stream_is_made(
     spark: SparkSession, store: Path, tmp_path: Path, options: dict[str, str]
 ) -> None:

@@ -196,6 +196,7 @@ def test_a_plain_filter_is_plain_sql() -> None:
 PIECES = ["%a", "_", "a_", "%a_", "_a%", "%", "a", r"\%", "%ab%b", "_%", "😀"]
 
 
+@pytest.mark.long
 def test_no_pattern_is_too_long_or_takes_long(spark: SparkSession, tmp_path: Path) -> None:
     texts = ["a" * 60_000, "b" * 60_000, "ab" * 30_000, "😀" * 15_000, "%" * 30_000, ""]
     messages = [Subject({"a": text}, 0, 0, 0, 0, 0) for text in texts]

@@ -48,7 +48,16 @@ def settle_all(store: penstock.Store) -> None:
         store.backend.pack("jobs")  # type: ignore[attr-defined]
 
 
-@pytest.mark.parametrize("place", ["journal", "server", "slate", "server of slate"], indirect=True)
+@pytest.mark.parametrize(
+    "place",
+    [
+        "journal",
+        pytest.param("server", marks=pytest.mark.long),
+        "slate",
+        pytest.param("server of slate", marks=pytest.mark.long),
+    ],
+    indirect=True,
+)
 def test_every_message_is_read_once_though_it_is_settled_and_a_lost_commit_brings_the_same_again(
     spark: SparkSession, place: tuple[str, penstock.Store], tmp_path: Path
 ) -> None:

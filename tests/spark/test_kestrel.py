@@ -50,7 +50,14 @@ def test_the_dialect_is_an_option_of_its_url(spark: SparkSession, tmp_path: Path
     assert everything_in(spool) == before
 
 
-@pytest.mark.parametrize("target", ["{}/copy", "text:{}/copy", "folder:{}/copy", "slate:{}/copy"])
+@pytest.mark.parametrize(
+    "target",
+    [
+        "{}/copy",
+        "text:{}/copy",
+        *(pytest.param(f"{kind}:{{}}/copy", marks=pytest.mark.long) for kind in ("folder", "slate")),
+    ],
+)
 def test_convert_copies_it_into_any_store_once(
     spark: SparkSession, spool: Path, tmp_path: Path, target: str
 ) -> None:

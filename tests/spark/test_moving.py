@@ -16,7 +16,7 @@ from penstock import Draft, Message, SimulatedClock
 from penstock.errors import InvalidArgument, NotSupported, PenstockError
 from penstock.spark import jobs
 from tests.harness import everything
-from tests.spark.stores import KINDS, opened
+from tests.spark.stores import EACH_KIND, KINDS, opened
 
 START = int(time.time() * 1000) - 60_000
 ROWS: list[dict[str, Any]] = [
@@ -249,7 +249,7 @@ def test_chains_of_dead_letters_are_refused_and_nothing_is_written(spark: SparkS
     assert not (tmp_path / "c").exists()
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", EACH_KIND)
 def test_everything_but_ids_goes_from_store_to_store_and_back(
     spark: SparkSession, request: pytest.FixtureRequest, tmp_path: Path, kind: str
 ) -> None:

@@ -233,6 +233,7 @@ def test_what_cannot_be_reported_is_refused_at_once(spark: SparkSession, tmp_pat
         report(spark, tmp_path / "store", tmp_path / "out", window="often")
 
 
+@pytest.mark.long
 def test_the_command_report(tmp_path: Path) -> None:
     known_history(tmp_path / "store")
     command = [sys.executable, "-m", "penstock", "--store", str(tmp_path / "store"), "report"]
@@ -390,7 +391,10 @@ def test_a_remembered_day_begins_when_it_is_known_and_sleeps_with_the_machine() 
     assert numbers.remembered(history | {"series": nothing}) is None
 
 
-@pytest.mark.parametrize("kind", ["text:", "folder:", "slate:", "memory:", ""])
+@pytest.mark.parametrize(
+    "kind",
+    ["text:", *(pytest.param(kind, marks=pytest.mark.long) for kind in ("folder:", "slate:", "memory:", ""))],
+)
 def test_a_report_is_made_through_a_server_of_any_store(spark: SparkSession, tmp_path: Path, kind: str) -> None:
     with penstock.open(f"{kind}{tmp_path / 'data'}") as store:
         jobs = store.create("jobs", keep_done=None)

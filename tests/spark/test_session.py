@@ -213,6 +213,7 @@ thread.join()
 """
 
 
+@pytest.mark.long
 def test_a_machine_without_java_gets_it_from_the_wheel_in_any_thread_and_keeps_quiet(tmp_path: Path) -> None:
     tools, home, scratch = (tmp_path / name for name in ("tools", "home", "scratch"))
     for folder in tools, home, scratch:

@@ -29,7 +29,7 @@ from penstock.wire.frames import encode_entries
 LONG_BUCKET = ["folder", pytest.param("bucket", marks=pytest.mark.long)]
 
 
-@pytest.fixture(params=["folder", "bucket"])
+@pytest.fixture(params=LONG_BUCKET)
 def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     if request.param == "folder":
         return f"slate:{tmp_path / 'store'}"
@@ -66,6 +66,7 @@ def fill(store: penstock.Store) -> None:
     )
 
 
+@pytest.mark.parametrize("url", ["folder", "bucket"], indirect=True)
 def test_the_log_is_a_table_too(spark: SparkSession, url: str) -> None:
     with penstock.open(url) as store:
         fill(store)

@@ -80,6 +80,7 @@ def test_a_question_is_answered_with_a_table_or_with_json(tmp_path: Path) -> Non
 NO_COLUMN = "penstock: A column, variable, or function parameter with"
 
 
+@pytest.mark.long
 def test_a_question_that_cannot_be_answered_is_an_error_of_one_line(tmp_path: Path) -> None:
     penstock.open(tmp_path).close()
     result = run(tmp_path, "SELECT nope FROM penstock_queues", code=1)

@@ -16,7 +16,7 @@ from pyspark.sql import DataFrame, SparkSession
 import penstock
 from penstock.errors import NotSupported
 from penstock.spark.errors import cause
-from tests.spark.stores import KINDS, Place, opened
+from tests.spark.stores import EACH_KIND, KINDS, Place, opened
 
 NOON = datetime(2026, 11, 16, 12, tzinfo=UTC)
 TWO_KINDS = ["journal", "server"]  # groups are staged, or frames are sent
@@ -183,7 +183,7 @@ def test_a_task_that_fails_leaves_nothing(spark: SparkSession, place: Place) -> 
     assert place.total() == 0
 
 
-@pytest.mark.parametrize("place", KINDS, indirect=True)
+@pytest.mark.parametrize("place", EACH_KIND, indirect=True)
 def test_a_run_takes_effect_once_and_may_have_no_rows(spark: SparkSession, place: Place) -> None:
     for run in ("monday", "monday", "tuesday"):
         write(spark.sql("SELECT 'x' AS payload"), place.url, queue="jobs", id=run)
@@ -204,6 +204,7 @@ def test_a_store_that_is_not_there_is_not_made(spark: SparkSession, tmp_path: Pa
     assert not (tmp_path / "lost").exists()
 
 
+@pytest.mark.long
 def test_a_store_that_is_not_shared_is_refused_before_the_work_begins(spark: SparkSession, tmp_path: Path) -> None:
     with (
         penstock.open(tmp_path, share=False),

@@ -74,7 +74,8 @@ async def _send_message_batch(call: Call) -> dict[str, Any]:
                 failed.append(_failed(name, as_sqs(error)))
                 drafted = [each for each in drafted if each[0] != name]
     for (name, _, answer), sent in zip(drafted, ids, strict=True):
-        successful.append({"Id": name, **answer, **await _sent(call, sent)})
+        more = {"MessageId": sent} if keyed is None else await _sent(call, sent)
+        successful.append({"Id": name, **answer, **more})
     return {"Successful": successful, "Failed": failed}
 
 

@@ -16,6 +16,7 @@ from penstock.http.server.sqs.errors import SqsError
 Tree = dict[str, Any]  # a form by the parts of its names; a node's own value is under the empty text
 _WHOLE = re.compile(r"[+-]?[0-9]{1,18}", re.ASCII)
 _NOT_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
+_CONTROLS = bytes(code for code in range(32) if code not in b"\t\n\r")
 _MARKUP = str.maketrans({"&": "&amp;", "<": "&lt;", ">": "&gt;", '"': "&quot;", "\r": "&#xD;"})
 _MOST_NODES = 5  # parts of the name of a form's value
 
@@ -279,6 +280,9 @@ def escaped(text: str) -> str:
 
 def is_plain(text: str) -> bool:
     """Whether SQS carries a text: all of its characters are those of XML."""
+    if text.isascii():  # four times as fast as the pattern
+        data = text.encode()
+        return len(data.translate(None, _CONTROLS)) == len(data)
     return _NOT_XML.search(text) is None
 
 
