@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run check test test-all lint format docs bench dist clean
+.PHONY: help setup browser run check test test-all lint format docs bench dist clean
 
 help: ## Show this help
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -15,6 +15,13 @@ setup: .venv/.installed ## Create .venv with everything that development needs
 	$(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
 	@touch $@
+
+# Debian's Chromium, for the tests of the console: Playwright would load one of its own from elsewhere.
+browser: ## Install Chromium for the tests of the console, if there is none (root on Debian; they are skipped without)
+	@command -v chromium >/dev/null || command -v chromium-browser >/dev/null || command -v google-chrome >/dev/null \
+	|| apt-get install -qq -y --no-install-recommends chromium >/dev/null 2>&1 \
+	|| { apt-get update -qq && apt-get install -qq -y --no-install-recommends chromium; } >/dev/null 2>&1 \
+	|| echo "There is no Chromium, and none can be installed here: the tests of the console will be skipped."
 
 run: setup ## The whole pipeline: 100,000 events through Spark, queues, archive and report (a minute)
 	@$(BIN)/python examples/pipeline.py
@@ -29,7 +36,7 @@ check: setup lint ## Lint, type check, and the quick tests: formats, rules, and 
 # at the end. Of simulations and transports it runs a share, of which tests/simulation/kinds.py and
 # tests/conformance/conftest.py tell.
 RULES := conformance simulation person rules filters
-test: setup lint ## Lint, type check, and run the tests (ten minutes)
+test: setup browser lint ## Lint, type check, and run the tests (ten minutes)
 	@$(BIN)/python -m pytest tests/spark > .spark-tests.log 2>&1 & spark=$$!; \
 	$(BIN)/python -m pytest tests/stores > .store-tests.log 2>&1 & stores=$$!; \
 	$(BIN)/python -m pytest $(RULES:%=tests/%) > .rule-tests.log 2>&1 & rules=$$!; \
@@ -37,7 +44,7 @@ test: setup lint ## Lint, type check, and run the tests (ten minutes)
 	wait $$rules; ruled=$$?; wait $$stores; stored=$$?; wait $$spark; sparked=$$?; \
 	cat .rule-tests.log .store-tests.log .spark-tests.log; exit $$((others + ruled + stored + sparked))
 
-test-all: setup lint ## The same and every long test (an hour or so: a thousand kills, 100,000 crashes)
+test-all: setup browser lint ## The same and every long test (an hour or so: a thousand kills, 100,000 crashes)
 	$(BIN)/python -m pytest -m ''
 
 lint: setup

@@ -33,11 +33,12 @@ ROUTES = [(method.upper(), path) for path, methods in PATHS.items() for method i
 NO_HASH = "0" * 64
 HELD = {"nobody": None, "wrong": None, **roles.ROLES}
 EXPECTED = {  # said once more, by hand, as a table that is only compared with itself proves nothing
-    "anyone": {"start", "docs", "openapi", "healthz", "whoami"},
+    "anyone": {"start", "console", "docs", "openapi", "healthz", "whoami"},
     "any role": {"get_queue", "show_queue"},
     "read": {
         "list_streams", "start_following", "look_ahead", "list_entered", "stop_following",
         "list_queues", "list_figures", "show_message", "peek", "messages", "parts", "all_attempts", "attempts",
+        "find_messages",
         "run", "readyz", "metrics", "show_overview", "show_total_history", "show_history", "list_reasons",
         "show_server", "show_activity", "wait_for_change",
     },

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+import penstock
 from tests.packaging.distributions import build, environment, install, keep_promise, link_dependencies, use
 
 
@@ -33,6 +34,8 @@ def test_the_wheel_is_packages_and_their_metadata(built: list[Path]) -> None:
         names = wheel.namelist()
     assert {name.split("/")[0].split("-")[0] for name in names} == {"penstock", "pyspark_penstock"}
     assert "penstock/py.typed" in names
+    console = Path(penstock.__file__).parent / "http" / "console"
+    assert {f"penstock/http/console/{file.name}" for file in console.iterdir()} < set(names)
 
 
 def test_the_source_distribution_is_what_builds_and_nothing_else(built: list[Path]) -> None:

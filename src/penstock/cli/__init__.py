@@ -7,7 +7,10 @@ from penstock.cli.app import cli
 from penstock.cli import single  # in the order of the list of commands
 
 # isort: split
-from penstock.cli import queues, serve, tail, top, upkeep
+from penstock.cli import queues, serve
+
+# isort: split
+from penstock.cli import console, tail, top, upkeep
 
 # isort: split
 from penstock.cli import tokens, work
@@ -16,8 +19,8 @@ from penstock.cli import tokens, work
 from penstock.cli import dumping, files, jobs, streams, transfer
 
 __all__ = [
-    "cli", "dumping", "files", "jobs", "main", "messages", "queues", "serve", "single", "streams", "tail",
-    "tokens", "top", "transfer", "upkeep", "work",
+    "cli", "console", "dumping", "files", "jobs", "main", "messages", "queues", "serve", "single", "streams",
+    "tail", "tokens", "top", "transfer", "upkeep", "work",
 ]  # fmt: skip
 
 

@@ -174,9 +174,10 @@ def serve(ctx: click.Context, /, host: str, port: int, as_json: bool, **given: A
     """Serve the store over HTTP until Ctrl-C or SIGTERM.
 
     Clients are `penstock --store http://HOST:PORT ...`, penstock.open("http://HOST:PORT") and curl;
-    http://HOST:PORT/-/docs documents the API. The address is printed once the server accepts requests. Without
-    tokens the server listens on this machine only. SIGHUP reads tokens and certificate again. Probes and
-    monitoring use /-/healthz, /-/readyz and /-/metrics. The server of a folder store is also its mover and reaper.
+    http://HOST:PORT/-/docs documents the API, and http://HOST:PORT/-/ is the console, for browsers. The address is
+    printed once the server accepts requests. Without tokens the server listens on this machine only. SIGHUP reads
+    tokens and certificate again. Probes and monitoring use /-/healthz, /-/readyz and /-/metrics. The server of a
+    folder store is also its mover and reaper.
     """
     from penstock.http.server import Access, Limits, Server, listen, logs, url_of
     from penstock.http.server.server import check_reach, is_loopback, raise_file_limit
@@ -224,21 +225,21 @@ def serve(ctx: click.Context, /, host: str, port: int, as_json: bool, **given: A
                 access.reload()
             _load(tls, given["tls_cert"], given["tls_key"])
 
-        if not _run(server, store, [listening], announce, reload):
+        if not run(server, store, [listening], announce, reload):
             ctx.exit(1)  # the log has the error
 
 
-def _run(
+def run(
     server: "Server",
     store: Store,
     sockets: list[Any],
     announce: "Callable[[], None]",
-    reload: "Callable[[], None]",
+    reload: "Callable[[], None]" = lambda: None,
 ) -> bool:
     """Serve until SIGINT or SIGTERM: True; or until the server itself fails, not just a request: False."""
     from penstock.http.server.server import new_loop
 
-    async def run() -> bool:
+    async def serve() -> bool:
         stopping, loop = asyncio.Event(), asyncio.get_running_loop()
         await server.start(sockets)
         for each in (signal.SIGINT, signal.SIGTERM):
@@ -259,7 +260,7 @@ def _run(
     hook = threading.excepthook
     try:
         with kind_of(store.url).tended(store.backend), asyncio.Runner(loop_factory=new_loop) as runner:
-            return runner.run(run())
+            return runner.run(serve())
     except Exception:
         _log.exception("the server failed")
         return False

@@ -1,4 +1,4 @@
-"""Operations of a server's memory: overview, history, reasons, health, activity, changes. No store runs them.
+"""Operations of servers for people: overview, history, search, reasons, health, changes. No store runs them.
 
 Their answers are JSON objects; the schemas below say what is in them.
 """
@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Annotated, Any, dataclass_transform
 
 from penstock.contract import schemas
-from penstock.contract.arguments import MAX_WAIT, QUEUE, QueueName, a_text, a_whole
+from penstock.contract.arguments import MAX_WAIT, QUEUE, After, QueueName, a_text, a_whole, checked_state
 from penstock.contract.backend import FLOWS
 from penstock.contract.message import LATEST, STATES
 from penstock.contract.operation import Answer, Argument, Kind, Operation, operation
@@ -23,6 +23,9 @@ MOST = 500  # queues on a page of the overview
 SORTS = ("queue", *STATES, "in", "out", "failures", "oldest", "consumers")
 SEVERITIES = ("error", "warning", "notice")
 SPANS = ("hour", "day")
+LOOKED_AT = 2_000  # messages that a page of found ones looks at
+PREVIEW = 300  # bytes of a payload
+MOST_FOUND, _LONGEST_TEXT = 200, 200
 _LARGE = 2**53 - 1
 _Q = "/-/api/queues/{queue}"
 
@@ -44,6 +47,12 @@ def _choice(name: str, value: Any, choices: tuple[str, ...]) -> str:
 
 def _a_choice(description: str, *choices: str) -> Argument:
     return a_text(description, check=lambda name, value: _choice(name, value, choices), enum=list(choices))
+
+
+def _text(name: str, value: Any) -> str:
+    if not isinstance(value, str) or len(value) > _LONGEST_TEXT:
+        raise InvalidArgument(f"{name} is a text of at most {_LONGEST_TEXT} characters")
+    return value
 
 
 def _search(name: str, value: Any) -> str:
@@ -261,6 +270,21 @@ def _whole_answer(description: str, schema: Schema, example: object) -> Answer:
     return Answer(description, dict, schema=schema, example=example)
 
 
+_FOUND = answer(
+    {
+        "messages": array(
+            {
+                "type": "object",
+                "description": "The fields of a message without payload, headers and receipt; the bytes of its "
+                f"payload as `size`, and the first {PREVIEW} of them as text, `preview`.",
+            }
+        ),
+        "looked": _size("Messages that were looked at for this page."),
+        "next": nullable(text("The `after` of the next page; null: this is the last.")),
+    }
+)
+
+
 # Operations
 
 
@@ -345,6 +369,44 @@ class Reasons(Operation[dict[str, Any]]):
 
 
 @_watched(
+    f"GET {_Q}/find",
+    "find",
+    name="find_messages",
+    lists=True,
+    errors=READS,
+    answer=_whole_answer(
+        "A page of messages, in the order in which they were put.",
+        _FOUND,
+        {
+            "messages": [{"id": "7", "state": "failed", "size": 14, "preview": "resize cat.jpg"}],
+            "looked": 3, "next": None,
+        },
+    ),
+)  # fmt: skip
+class Find(Operation[dict[str, Any]]):
+    """Find messages.
+
+    For people who look for a message: short descriptions, by state, and by a text that occurs in id, group,
+    consumer, reason, headers or payload, in any case. A page ends after `limit` messages, after 2,000 that were
+    looked at, or 8 MiB of payloads; it may be empty.
+    """
+
+    queue: QueueName
+    state: Annotated[
+        str | None,
+        a_text(
+            "Only messages in this state.",
+            check=lambda name, value: checked_state(value),
+            omit=True,
+            enum=list(STATES),
+        ),
+    ] = None
+    text: Annotated[str, a_text("Only messages with this text.", check=_text, maxLength=_LONGEST_TEXT)] = ""
+    after: After = ""
+    limit: Annotated[int, a_whole("How many at most.", 1, MAX_COUNT, most=MOST_FOUND)] = 50
+
+
+@_watched(
     "GET /-/api/server",
     "health",
     name="show_server",
@@ -405,4 +467,4 @@ class Changes(Operation[dict[str, Any]]):
     only: Annotated[str | None, replace(QUEUE, schema=_ONLY, wire="queue", omit=True)] = None
 
 
-OPERATIONS = (Overview, TotalHistory, QueueHistory, Reasons, Health, Activity, Changes)
+OPERATIONS = (Overview, TotalHistory, QueueHistory, Find, Reasons, Health, Activity, Changes)

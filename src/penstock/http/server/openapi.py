@@ -455,7 +455,27 @@ _ITSELF = [
         tag="About",
         summary="Where to begin",
         answers={
-            "303": {"description": "At the page for people.", "headers": {"Location": header("`/-/docs`.")}},
+            "303": {
+                "description": "Browsers: at the console. Programs: at the page that documents the API.",
+                "headers": {"Location": header("`/-/` or `/-/docs`.")},
+            },
+        },
+    ),
+    Operation(
+        call="GET /-/",
+        id="console",
+        tag="About",
+        summary="The console, for browsers",
+        description="The page has no data: its scripts ask the API, with the person's token.",
+        answers={
+            "200": {
+                "description": "HTML.",
+                "headers": {
+                    "Content-Security-Policy": header("The console's own scripts, style and pictures."),
+                    "X-Content-Type-Options": header("`nosniff`."),
+                },
+                "content": {"text/html": {"schema": {"type": "string"}}},
+            }
         },
     ),
     Operation(

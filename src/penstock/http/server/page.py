@@ -305,9 +305,10 @@ async def docs(backend: Any, request: Request) -> Answer:
 
 
 async def start(backend: Any, request: Request) -> Answer:
-    """GET /: redirects to the docs."""
+    """GET /: redirects browsers to the console, and programs to the docs."""
     request.parameters()
-    return Answer(303, b"Location: /-/docs\r\n")
+    is_browser = b"text/html" in request.headers.get(b"accept", b"")
+    return Answer(303, b"Vary: Accept\r\nLocation: %b\r\n" % (b"/-/" if is_browser else b"/-/docs"))
 
 
 @cache

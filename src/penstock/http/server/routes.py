@@ -22,7 +22,7 @@ from penstock.contract.operations import Claim, Messages, OneMessage, Peek, Pop
 from penstock.contract.roles import ADMIN, ANY_ROLE, ANYONE, CONSUME, READ, WRITE
 from penstock.contract.streams import BatchPlan
 from penstock.errors import Forbidden, InvalidArgument
-from penstock.http.server import metrics, mqcore, page
+from penstock.http.server import console, metrics, mqcore, page
 from penstock.http.server.exchange import (
     LONG,
     Answer,
@@ -45,7 +45,7 @@ _REMEMBERED, _SHORT = 1_024, 512  # requests of consumers that are remembered, a
 
 _Methods = dict[bytes, Route]
 _BAD_CODE = re.compile(rb"%(?![0-9A-Fa-f]{2})[^/]{0,2}")
-_OWN_ROOT = [b"-", b""]  # not the queue `-`
+_OWN_ROOT = [b"-", b""]  # the console, not the queue `-`
 _NAMELESS = [b"-", b"api", b"queues", b""]
 _BODY = 16 * 1024 * 1024  # the largest payload
 _BATCH = 64 * 1024 * 1024
@@ -71,7 +71,9 @@ _MESSAGES: _Methods = {
 }
 _MESSAGE: _Methods = {b"DELETE": Route(mqcore.remove_message, CONSUME)}
 _START: _Methods = {b"GET": Route(page.start, ANYONE)}
+_CONSOLE: _Methods = {b"GET": Route(console.page, ANYONE)}
 _OWN = {
+    "GET /-/console/{version}/{file}": Route(console.file, ANYONE),
     "GET /-/healthz": Route(metrics.healthz, ANYONE),
     "GET /-/readyz": Route(metrics.readyz, READ, monitors=True),
     "GET /-/metrics": Route(metrics.metrics, READ, monitors=True),
@@ -337,6 +339,8 @@ def _resource(parts: list[bytes]) -> tuple[_Methods, list[bytes]]:
         return sqs.ROUTES, parts[1:]
     if count == 1:
         return (_QUEUE, parts) if parts[0] else (_START, [])
+    if parts == _OWN_ROOT:
+        return _CONSOLE, []
     nameless = parts[:4] == _NAMELESS  # an empty name means `default` elsewhere; here a client has lost a name
     methods, arguments = ({}, []) if nameless else _TREE.find(parts)
     if methods:

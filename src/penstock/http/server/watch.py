@@ -25,6 +25,7 @@ from penstock.contract.refusals import not_found
 from penstock.contract.stream_operations import AllStreams
 from penstock.contract.streams import StreamInfo, is_reader_gone
 from penstock.errors import PenstockError
+from penstock.http.server.finding import find
 from penstock.http.server.history import HOUR, SPANS, History, Series, Track, thinned
 from penstock.http.server.troubles import Look, Problem, of_queue, of_store, of_streams, worst_first
 from penstock.system.clock import SystemClock
@@ -302,6 +303,10 @@ class Watch:
     async def history_of(self, queue: str, span: str) -> dict[str, Any]:
         """Series of one queue."""
         return self._series(await self._known(queue), span)
+
+    async def find(self, queue: str, state: str | None, text: str, after: str, limit: int) -> dict[str, Any]:
+        """A page of messages with a text."""
+        return await find(self._backend, queue, state, text, after, limit)
 
     async def reasons(self, queue: str, state: str) -> dict[str, Any]:
         """Reasons of messages in a state, grouped."""
