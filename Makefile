@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help setup browser run check test test-all lint format docs bench dist clean
+.PHONY: help setup tools run check test test-all lint format docs bench dist clean
 
 help: ## Show this help
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -17,11 +17,15 @@ setup: .venv/.installed ## Create .venv with everything that development needs
 	@touch $@
 
 # Debian's Chromium, for the tests of the console: Playwright would load one of its own from elsewhere.
-browser: ## Install Chromium for the tests of the console, if there is none (root on Debian; they are skipped without)
+# Promtool comes unpacked, without the server that Debian's package would start.
+tools: setup ## Get Chromium (as root on Debian) and promtool for the tests that need them; they are skipped without
 	@command -v chromium >/dev/null || command -v chromium-browser >/dev/null || command -v google-chrome >/dev/null \
 	|| apt-get install -qq -y --no-install-recommends chromium >/dev/null 2>&1 \
 	|| { apt-get update -qq && apt-get install -qq -y --no-install-recommends chromium; } >/dev/null 2>&1 \
 	|| echo "There is no Chromium, and none can be installed here: the tests of the console will be skipped."
+	@command -v promtool >/dev/null || test -x .venv/tools/usr/bin/promtool \
+	|| { mkdir -p .venv/tools && cd .venv/tools && apt-get download -qq prometheus && dpkg -x prometheus_*.deb . && rm prometheus_*.deb; } >/dev/null 2>&1 \
+	|| echo "There is no promtool, and none can be downloaded here: its tests will be skipped."
 
 run: setup ## The whole pipeline: 100,000 events through Spark, queues, archive and report (a minute)
 	@$(BIN)/python examples/pipeline.py
@@ -36,7 +40,7 @@ check: setup lint ## Lint, type check, and the quick tests: formats, rules, and 
 # at the end. Of simulations and transports it runs a share, of which tests/simulation/kinds.py and
 # tests/conformance/conftest.py tell.
 RULES := conformance simulation person rules filters
-test: setup browser lint ## Lint, type check, and run the tests (ten minutes)
+test: setup tools lint ## Lint, type check, and run the tests (ten minutes)
 	@$(BIN)/python -m pytest tests/spark > .spark-tests.log 2>&1 & spark=$$!; \
 	$(BIN)/python -m pytest tests/stores > .store-tests.log 2>&1 & stores=$$!; \
 	$(BIN)/python -m pytest $(RULES:%=tests/%) > .rule-tests.log 2>&1 & rules=$$!; \
@@ -44,7 +48,7 @@ test: setup browser lint ## Lint, type check, and run the tests (ten minutes)
 	wait $$rules; ruled=$$?; wait $$stores; stored=$$?; wait $$spark; sparked=$$?; \
 	cat .rule-tests.log .store-tests.log .spark-tests.log; exit $$((others + ruled + stored + sparked))
 
-test-all: setup browser lint ## The same and every long test (an hour or so: a thousand kills, 100,000 crashes)
+test-all: setup tools lint ## The same and every long test (an hour or so: a thousand kills, 100,000 crashes)
 	$(BIN)/python -m pytest -m ''
 
 lint: setup

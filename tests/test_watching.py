@@ -1,6 +1,7 @@
 """What people watch a server with: its metrics, the alert rules, the dashboard, and the document about them."""
 
 import json
+import os
 import re
 import shutil
 import subprocess
@@ -26,9 +27,7 @@ RULES: list[dict[str, Any]] = [rule for group in ALERTS["groups"] for rule in gr
 DASHBOARD: dict[str, Any] = json.loads((ROOT / "deploy" / "grafana.json").read_text())
 PANELS: list[dict[str, Any]] = DASHBOARD["panels"]
 SCRAPED = {"job", "instance"}  # labels that Prometheus adds
-PROMTOOL = pytest.mark.skipif(
-    shutil.which("promtool") is None, reason="promtool is missing: `apt install prometheus`"
-)
+PROMTOOL = shutil.which("promtool", path=f"{os.environ['PATH']}:{ROOT / '.venv/tools/usr/bin'}") or ""
 
 Labels = dict[str, dict[str, set[str]]]  # by metric, by label: the values
 
@@ -124,12 +123,12 @@ def test_legends_name_labels_that_the_expression_leaves(metrics: Labels) -> None
 # Alerts
 
 
-@PROMTOOL
+@pytest.mark.skipif(not PROMTOOL, reason="promtool is missing: run `make tools`, or install Prometheus")
 @pytest.mark.parametrize(
     "command", [["check", "rules", "deploy/alerts.yaml"], ["test", "rules", "tests/alerts.test.yaml"]]
 )
 def test_prometheus_takes_the_rules_and_they_fire_as_they_should(command: list[str]) -> None:
-    ended = subprocess.run(["promtool", *command], cwd=ROOT, capture_output=True, text=True)
+    ended = subprocess.run([PROMTOOL, *command], cwd=ROOT, capture_output=True, text=True)
     assert ended.returncode == 0, ended.stdout + ended.stderr
 
 

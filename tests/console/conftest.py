@@ -23,7 +23,7 @@ def launch() -> Iterator[Launch]:
     """Launches browsers. The package is its scope: Playwright's event loop would be in the way of other tests."""
     chromium = next(filter(None, map(shutil.which, NAMES)), None)
     if chromium is None:
-        pytest.skip("the console's tests need Chromium: run `make browser` as root, or install a package chromium")
+        pytest.skip("the console's tests need Chromium: run `make tools` as root, or install a package chromium")
     expect.set_options(timeout=PATIENCE)
     with sync_playwright() as playwright:
 
