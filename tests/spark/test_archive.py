@@ -79,6 +79,7 @@ def test_settled_messages_are_archived_once_and_removed_when_they_are_there(
     assert "no done or failed" in archive(spark, home / "store", home / "archive", remove=True).notes[0]
 
 
+@pytest.mark.long
 def test_every_name_of_a_queue_comes_back(spark: SparkSession, home: Path) -> None:
     names = {
         "007",
@@ -123,6 +124,7 @@ def test_a_message_that_was_settled_again_replaces_its_earlier_row(spark: SparkS
         assert [each.outcome for each in outcomes] == ["failed", "acked"]
 
 
+@pytest.mark.long
 def test_stores_may_share_an_archive_also_if_their_messages_have_the_same_ids(
     spark: SparkSession, home: Path
 ) -> None:

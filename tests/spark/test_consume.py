@@ -118,7 +118,7 @@ def test_a_queue_is_drained_and_settled_within_limits(spark: SparkSession, store
     assert not os.listdir(store / ".penstock" / "pins") or penstock.spark.settle(tmp_path / "checkpoint") == 0
 
 
-@pytest.mark.parametrize("kind", ["journal", "slate"])
+@pytest.mark.parametrize("kind", ["journal", pytest.param("slate", marks=pytest.mark.long)])
 def test_every_message_comes_out_once_and_a_lost_commit_brings_the_same_again(
     spark: SparkSession, kind: str, tmp_path: Path
 ) -> None:
@@ -313,6 +313,7 @@ def test_a_batch_has_as_many_tasks_as_are_asked_for(spark: SparkSession, store: 
     assert tasks == [(5, 50)]
 
 
+@pytest.mark.long
 def test_a_batch_that_is_given_back_replays_empty(spark: SparkSession, store: Path, tmp_path: Path) -> None:
     sink, checkpoint = Recorder(), tmp_path / "checkpoint"
     stream = consuming(spark, store, maxRowsPerBatch=30)
@@ -428,6 +429,7 @@ def by_id(row: dict[str, Any]) -> int:
     return int(row["id"])
 
 
+@pytest.mark.long
 def test_a_bucket_is_drained_through_the_process_that_has_it_open(
     spark: SparkSession, bucket: str, tmp_path: Path
 ) -> None:

@@ -206,6 +206,7 @@ def test_no_pattern_is_too_long_or_takes_long(spark: SparkSession, tmp_path: Pat
     assert disagreements(table(spark, messages, tmp_path / "messages"), messages, wanted) == []
 
 
+@pytest.mark.long
 def test_the_largest_filters_fit(spark: SparkSession, tmp_path: Path) -> None:
     messages = [Subject({"a": text}, 0, 0, 0, 0, 0) for text in ("7", "8999", "9001", "x")]
     chain = " OR ".join(f"a = 't{number}'" for number in range(500))

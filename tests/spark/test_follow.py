@@ -30,7 +30,9 @@ def clock() -> penstock.SimulatedClock:
     return penstock.SimulatedClock()
 
 
-@pytest.fixture(params=["server", "slate"])  # which are asked, as there are no files to be read
+@pytest.fixture(
+    params=[pytest.param("server", marks=pytest.mark.long), "slate"]
+)  # which are asked, as there are no files to be read
 def place(
     request: pytest.FixtureRequest, tmp_path: Path, clock: penstock.SimulatedClock
 ) -> Iterator[tuple[str, penstock.Store]]:
@@ -140,6 +142,7 @@ def test_a_query_that_goes_on_misses_nothing_that_is_settled_at_once(
     assert sink.ids() == ids
 
 
+@pytest.mark.long
 def test_a_query_that_begins_with_what_comes_next_keeps_its_beginning(spark: SparkSession, tmp_path: Path) -> None:
     folder, checkpoint, sink = tmp_path / "store", tmp_path / "checkpoint", Recorder()
     with penstock.open(folder) as store:
@@ -153,6 +156,7 @@ def test_a_query_that_begins_with_what_comes_next_keeps_its_beginning(spark: Spa
         assert sink.ids() == ids(6, 10)
 
 
+@pytest.mark.long
 def test_messages_that_were_packed_away_unread_are_an_error_unless_it_is_said_otherwise(
     spark: SparkSession, tmp_path: Path
 ) -> None:

@@ -283,7 +283,18 @@ def test_everything_but_ids_goes_from_store_to_store_and_back(
         assert sorted(shown(other, "jobs"), key=str) == expected
 
 
-@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "bucket"])
+@pytest.mark.parametrize(
+    "kind",
+    [
+        "journal",
+        "text",
+        *(
+            pytest.param(kind, marks=pytest.mark.long)
+            for kind in KINDS
+            if kind not in ("journal", "text", "bucket")
+        ),
+    ],
+)
 def test_a_store_is_converted_and_a_file_is_loaded_once(
     spark: SparkSession, request: pytest.FixtureRequest, tmp_path: Path, kind: str
 ) -> None:

@@ -461,10 +461,11 @@ class Writer:
         self.process.communicate()
 
 
-def test_a_read_beside_a_process_that_writes_and_packs_sees_one_moment(tmp_path: Path) -> None:
+@pytest.mark.parametrize("turns", [8, pytest.param(50, marks=pytest.mark.long)])
+def test_a_read_beside_a_process_that_writes_and_packs_sees_one_moment(tmp_path: Path, turns: int) -> None:
     writer = Writer(tmp_path, seed=1)
     try:
-        for turn in range(25):
+        for turn in range(turns):
             before = writer.so_far()
             schema = arrow(columns=["queue", "payload"])
             parts = plan(writer.store, schema)

@@ -50,6 +50,7 @@ def copy(full: Path, tmp_path: Path) -> Path:
     return Path(shutil.copytree(full, tmp_path / "copy"))
 
 
+@pytest.mark.long
 def test_65_535_messages_in_one_record_are_claimed_and_settled_one_for_one(
     copy: Path, clock: SimulatedClock
 ) -> None:

@@ -189,7 +189,7 @@ class KeptInBucket(Kept):
         return [f"db/wal/{int(number):020}.sst" for number, size in recorded.items() if size]
 
 
-@pytest.fixture(params=["folder", "bucket"])
+@pytest.fixture(params=["folder", pytest.param("bucket", marks=pytest.mark.long)])
 def kept(request: pytest.FixtureRequest) -> Kept:
     if request.param == "bucket":
         return KeptInBucket(request.getfixturevalue("bucket"))
