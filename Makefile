@@ -36,17 +36,18 @@ check: setup lint ## Lint, type check, and the quick tests: formats, rules, and 
 	@$(BIN)/python -m pytest $(QUICK:%=tests/%)
 	@$(BIN)/python -m pytest tests/conformance -k 'memory and not http'
 
-# Four processes, as much of it is waiting for Java, disks and other processes; what three of them have to say comes
-# at the end. Of simulations and transports it runs a share, of which tests/simulation/kinds.py and
-# tests/conformance/conftest.py tell.
+# Five processes, as much of it is waiting for Java, disks and other processes; what four of them have to say comes
+# at the end. Of simulations, kinds of stores and transports it runs a share, of which tests/simulation/kinds.py,
+# tests/conformance/conftest.py and tests/spark/stores.py tell.
 RULES := conformance simulation person rules filters
+SERVER := http clients console
 test: setup tools lint ## Lint, type check, and run the tests (ten minutes)
-	@$(BIN)/python -m pytest tests/spark > .spark-tests.log 2>&1 & spark=$$!; \
-	$(BIN)/python -m pytest tests/stores > .store-tests.log 2>&1 & stores=$$!; \
-	$(BIN)/python -m pytest $(RULES:%=tests/%) > .rule-tests.log 2>&1 & rules=$$!; \
-	$(BIN)/python -m pytest tests --ignore tests/spark --ignore tests/stores $(RULES:%=--ignore tests/%); others=$$?; \
-	wait $$rules; ruled=$$?; wait $$stores; stored=$$?; wait $$spark; sparked=$$?; \
-	cat .rule-tests.log .store-tests.log .spark-tests.log; exit $$((others + ruled + stored + sparked))
+	@pids=; for part in spark stores "$(RULES)" "$(SERVER)"; do \
+		$(BIN)/python -m pytest $$(printf 'tests/%s ' $$part) > .tests-$${part%% *}.log 2>&1 & pids="$$pids $$!"; \
+	done; \
+	$(BIN)/python -m pytest tests $(patsubst %,--ignore tests/%,spark stores $(RULES) $(SERVER)); failed=$$?; \
+	for pid in $$pids; do wait $$pid || failed=1; done; \
+	cat .tests-*.log; exit $$failed
 
 test-all: setup tools lint ## The same and every long test (an hour or so: a thousand kills, 100,000 crashes)
 	$(BIN)/python -m pytest -m ''

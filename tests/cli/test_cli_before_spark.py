@@ -97,6 +97,7 @@ def test_a_folder_of_something_else_is_no_store_and_java_does_not_start(argument
     assert not (here / "started").exists()
 
 
+@pytest.mark.long
 def test_java_starts_once_everything_is_right(here: Path) -> None:
     """The Java of these tests leaves its note: so the tests above can fail."""
     run("load", "rows.csv", "jobs", "--payload-column", "body", "--dry-run")

@@ -9,8 +9,8 @@ import penstock
 from tests.conformance.stores import STORES, StoreUnderTest
 
 # What a transport has a say in: waiting, claims that race, pages of long answers, queues that come and go. `http`,
-# `aio` and `guest` run everything over their transports, `text` and `folder` run everything directly; of kinds
-# that bring the two together, the rest is for `make test-all`.
+# `aio-local` and `guest` run everything over their transports, `text` and `folder` run everything directly; of
+# kinds that bring two of them together, the rest is for `make test-all`.
 TRANSPORTED = ("test_waiting.py", "test_claim.py", "test_browse.py", "test_queues.py")
 
 

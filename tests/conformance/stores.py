@@ -32,7 +32,7 @@ class StoreUnderTest:
     many_queues: bool = True
     has_log: bool = False  # published messages are kept, and reach a queue that is full when it no longer is
     slow: bool = False  # its tests take minutes
-    carried: bool = False  # a store over a transport; store and transport are each tested in full elsewhere
+    carried: bool = False  # a store over a transport, or in one file; each of the two is tested in full elsewhere
     reopens: bool = True  # keeps its messages when it is closed
     make_queue: Callable[..., penstock.Queue] = lambda store, name, **settings: store.create(name, **settings)
     in_line: Callable[[penstock.Store], int] | None = None  # consumers that wait in no thread of the test
@@ -52,6 +52,7 @@ STORES = [
         "tq",
         lambda folder, clock: penstock.open(folder / "jobs.tq", clock=clock),
         many_queues=False,
+        carried=True,
         make_queue=queue_of_file,
     ),
     StoreUnderTest("http-text", open_http_text, in_line=in_line_at_server, carried=True),
@@ -66,7 +67,7 @@ STORES = [
     StoreUnderTest("http-folder", open_http_folder, in_line=in_line_at_server, carried=True),
     StoreUnderTest("slate-bucket", open_slate_bucket, priorities=(0, 255), has_log=True, slow=True),
     StoreUnderTest("http", open_http, in_line=in_line_at_server),
-    StoreUnderTest("aio", open_aio, in_line=in_line_at_server),
+    StoreUnderTest("aio", open_aio, in_line=in_line_at_server, carried=True),
     StoreUnderTest("aio-local", open_aio_local, in_line=in_line_of_coroutines),
     StoreUnderTest("guest", open_guest, in_line=in_line_at_server),
     StoreUnderTest("aio-guest", open_aio_guest, in_line=in_line_at_server, carried=True),

@@ -28,6 +28,7 @@ def console(store: str, *options: str) -> list[str]:
     return [sys.executable, "-m", "penstock", "--store", store, "console", *options]
 
 
+@pytest.mark.long
 def test_it_serves_on_this_machine_and_opens_the_browser(tmp_path: Path, opened: Path) -> None:
     with penstock.open(tmp_path / "store") as store:  # another process that has it open is no hindrance
         store.create("jobs").put(b"a")

@@ -191,6 +191,7 @@ def test_a_message_is_put_with_the_keyboard_alone(tab: Tab, store: penstock.Stor
     assert [message.payload for message in store.queue("typed").messages()] == [b"c/n?g o"]
 
 
+@pytest.mark.long
 def test_shortcuts_are_listed_and_work(tab: Tab) -> None:
     tab.open()
     expect(tab.row("Queues", "jobs")).to_be_visible()
@@ -209,6 +210,7 @@ def test_shortcuts_are_listed_and_work(tab: Tab) -> None:
         keys.press("Escape")
 
 
+@pytest.mark.long
 def test_the_focus_is_seen_goes_in_order_and_comes_back(tab: Tab) -> None:
     tab.open("queues/jobs")
     expect(tab.row("Messages", "1")).to_be_visible()

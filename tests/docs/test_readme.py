@@ -134,6 +134,7 @@ def test_every_block_of_the_readme_runs_as_written(tmp_path: Path) -> None:
         assert store.queue("jobs").count() == 0  # Spark's drain took all
 
 
+@pytest.mark.long
 def test_every_block_of_the_tutorial_runs_as_written(tmp_path: Path) -> None:
     printed = read_aloud(TUTORIAL, tmp_path)
     assert "mail for order 8" in printed_by("python worker.py", printed)

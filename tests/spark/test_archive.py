@@ -108,6 +108,7 @@ def test_every_name_of_a_queue_comes_back(spark: SparkSession, home: Path) -> No
     assert names - {row.queue for row in plain} == {"/" * 255, "L" * 255, "l" * 255}  # too long for a folder
 
 
+@pytest.mark.long
 def test_a_message_that_was_settled_again_replaces_its_earlier_row(spark: SparkSession, home: Path) -> None:
     with penstock.open(home / "store") as store:
         queue = store.create("jobs", max_attempts=1, keep_done=None)

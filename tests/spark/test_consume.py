@@ -238,6 +238,7 @@ def test_drain_delivers_all_that_is_there_once_however_many_rows_are_rejected(
     assert (counts["delayed"], counts["available"], counts["in_flight"]) == (80, 80, 0)
 
 
+@pytest.mark.long
 def test_two_streams_share_a_queue_and_two_queries_never_one_stream(
     spark: SparkSession, store: Path, tmp_path: Path
 ) -> None:

@@ -34,6 +34,7 @@ def test_a_read_of_no_store_makes_none(kind: str, spark: SparkSession, tmp_path:
     assert os.listdir(tmp_path) == []
 
 
+@pytest.mark.long
 def test_a_bucket_without_a_store_and_one_that_is_not_there_are_named(
     spark: SparkSession, bucket: str, tmp_path: Path
 ) -> None:

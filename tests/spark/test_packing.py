@@ -159,6 +159,7 @@ def test_a_damaged_message_is_named_and_all_other_queues_are_packed(spark: Spark
     assert freed(jobs.pack(spark, tmp_path, ["bad"]))[0] > 0
 
 
+@pytest.mark.long
 def test_what_cannot_be_packed_is_refused(spark: SparkSession, tmp_path: Path) -> None:
     with pytest.raises(NotSupported, match="this is for journal and slate stores"):
         jobs.pack(spark, "memory:")
@@ -220,6 +221,7 @@ def test_what_time_let_go_is_taken_out_of_the_files_once(spark: SparkSession, tm
         assert everything(store) == before
 
 
+@pytest.mark.long
 def test_the_commands_show_what_the_jobs_did(tmp_path: Path) -> None:
     with penstock.open(tmp_path) as store:
         half_done(store, "jobs")

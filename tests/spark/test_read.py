@@ -300,6 +300,7 @@ def test_pins_belong_to_the_process_that_drives_spark(spark: SparkSession, tmp_p
     assert len(pinned(tmp_path)) == 1  # the driver is still there
 
 
+@pytest.mark.long
 def test_pins_are_dropped_once_the_driver_is_gone(tmp_path: Path) -> None:
     penstock.open(tmp_path).close()
     with penstock.open(tmp_path) as store:

@@ -94,6 +94,7 @@ def test_bodies_that_are_not_wanted_are_not_read(served: Place, tmp_path: Path) 
         reads.rows(served.url, ["headers"])
 
 
+@pytest.mark.long
 def test_a_server_that_is_not_there_is_an_error_that_says_so(
     spark: SparkSession, request: pytest.FixtureRequest, tmp_path: Path
 ) -> None:
