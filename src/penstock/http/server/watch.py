@@ -199,7 +199,8 @@ class Watch:
             pause = _SHARE * (time.monotonic() - began)
             await asyncio.sleep(max(_WATCHED, pause))
             with suppress(TimeoutError):
-                await asyncio.wait_for(self._watched.wait(), max(0.0, _PAUSE - max(_WATCHED, pause)))
+                async with asyncio.timeout(max(0.0, _PAUSE - max(_WATCHED, pause))):
+                    await self._watched.wait()
 
     async def _read(self) -> None:
         history = self.history
