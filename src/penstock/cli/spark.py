@@ -1,5 +1,6 @@
 """Commands that run on Spark: their common options, session, progress bar and summary."""
 
+import logging
 import os
 import re
 import signal
@@ -161,6 +162,7 @@ def _cancelling(spark: "SparkSession") -> Iterator[None]:
         yield  # another handler, as that of `route`, ends the command
         return
     signal.signal(signal.SIGINT, interrupt)
+    logging.root.addFilter(_is_no_interrupt)
     try:
         yield
     except Exception:
@@ -168,7 +170,13 @@ def _cancelling(spark: "SparkSession") -> Iterator[None]:
             raise KeyboardInterrupt from None
         raise
     finally:
+        logging.root.removeFilter(_is_no_interrupt)
         signal.signal(signal.SIGINT, usual)
+
+
+def _is_no_interrupt(record: logging.LogRecord) -> bool:
+    """Py4J logs an interrupt with a traceback before it raises it."""
+    return record.exc_info is None or not isinstance(record.exc_info[1], KeyboardInterrupt)
 
 
 def _processes() -> dict[int, str]:
