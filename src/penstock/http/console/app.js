@@ -230,7 +230,7 @@ class App {
       told,
       h("button", { type: "submit", class: "main" }, "Sign in"),
       h("details", {}, h("summary", {}, "Where do I get one?"),
-        h("p", {}, "On the server's machine, whoever runs it can make one:"),
+        h("p", {}, "The server's operator makes one on its machine:"),
         h("pre", {}, "penstock token create me --role admin --tokens FILE"),
         h("p", {}, "Its roles decide what you see and may do: read to look, write to put, consume to remove, admin for all.")),
     ));

@@ -153,7 +153,7 @@ class Spared:
         try:
             self._value, self._error, self._is_known = await self._compute(), None, True
         except Exception as error:
-            self._error = error  # for those who ask
+            self._error = error  # get() raises it
         ended = time.monotonic()
         self._next = ended + (0 if ended - began < _QUICK else (ended - began) * _SHARE)
 

@@ -1,7 +1,7 @@
 """Dead letters of a folder store, their way back, and moves by hand.
 
 Dead letters are a matter of state: a queue with a `dead_letter` has no failed messages, unless the other queue is
-full, gone, or does not take their size or priority. So any process moves what it finds, whoever let it fail. While
+full, gone, or does not take their size or priority. So any process moves the dead letters that it finds. While
 the disk is full they stay, too.
 """
 

@@ -7,7 +7,7 @@ A message is one file all the while, so it cannot be in two queues:
    it has so far the attribute means nothing.
 3. A rename inside the private folder gives it a name that begins with `move`. The private folder is synced. This
    decides: up to here recovery puts the message back, from here on it completes the move.
-4. The message gets the attributes that `move` tells, and is synced. Whoever repeats this writes the same.
+4. The message gets the attributes that `move` tells, and is synced. Repeating this step writes the same.
 5. It is renamed to its place in the other queue, and the folders are synced.
 
 If the other queue is deleted in between, the message is removed with it. What a consumer has settled may be
