@@ -23,6 +23,7 @@ from penstock.system.files import (
     SystemDisk,
     SystemFile,
     refusal,
+    remove_folder,
     replace_file,
     write_hint,
 )
@@ -224,6 +225,27 @@ def test_folders_are_made_listed_and_removed_when_empty(disk: Disk, folder: Path
     disk.unlink(folder / "queue" / "b")
     disk.rmdir(folder / "queue")
     assert not disk.exists(folder / "queue")
+
+
+class Meanwhile(SystemDisk):
+    """A disk on which another process adds a file just before a folder's first removal."""
+
+    def __init__(self) -> None:
+        self.late = ["late"]
+
+    def rmdir(self, path: str | os.PathLike[str]) -> None:
+        while self.late:
+            Path(path, self.late.pop()).touch()
+        super().rmdir(path)
+
+
+def test_a_folder_is_removed_with_the_files_that_a_writer_adds_meanwhile(tmp_path: Path) -> None:
+    folder = tmp_path / "staged"
+    remove_folder(Meanwhile(), str(folder))  # none there
+    folder.mkdir()
+    (folder / "first").touch()
+    remove_folder(Meanwhile(), str(folder))
+    assert not folder.exists()
 
 
 def test_a_file_is_not_a_folder_and_a_folder_is_not_a_file(disk: Disk, folder: Path) -> None:

@@ -285,9 +285,14 @@ def _rename_over(disk: Disk, path: str, data: Data, mode: int | None, sync: bool
 
 
 def remove_folder(disk: Disk, folder: str) -> None:
-    """Remove a folder that contains only files, if it exists."""
-    with suppress(FileNotFoundError):
-        for name in disk.listdir(folder):
-            with suppress(FileNotFoundError):
-                disk.unlink(os.path.join(folder, name))
-        disk.rmdir(folder)
+    """Remove a folder that contains only files, if it exists, also while a writer still adds files."""
+    while disk.exists(folder):
+        with suppress(FileNotFoundError):
+            for name in disk.listdir(folder):
+                with suppress(FileNotFoundError):
+                    disk.unlink(os.path.join(folder, name))
+            try:
+                disk.rmdir(folder)
+            except OSError as error:
+                if error.errno != errno.ENOTEMPTY:
+                    raise
