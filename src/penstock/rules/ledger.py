@@ -28,7 +28,7 @@ from penstock.rules.records import (
     Taken,
     Update,
 )
-from penstock.rules.rows import FAILED, IN_FLIGHT
+from penstock.rules.rows import FAILED, IN_FLIGHT, MANY
 from penstock.rules.state import State
 from penstock.system.clock import at_least_one
 
@@ -341,7 +341,7 @@ class Ledger:
         """The messages that the receipts hold, and the lost receipts: no message, and no repeat of `outcome`."""
         self.state.advance(now)
         receipts = list(receipts)
-        if self._all_held(receipts):
+        if len(receipts) >= MANY and self._all_held(receipts):
             return [seq for seq, _ in receipts], []
         held: dict[int, None] = {}  # a receipt may be named twice
         lost = []
@@ -361,7 +361,7 @@ class Ledger:
 
     def _all_held(self, receipts: list[Receipt]) -> bool:
         """Whether these are receipts of one claim of many neighbouring messages, all still held."""
-        runs = self.state.rows.runs([seq for seq, _ in receipts]) if receipts else None
+        runs = self.state.rows.runs([seq for seq, _ in receipts])
         if runs is None:
             return False
         nonce = receipts[0][1]
