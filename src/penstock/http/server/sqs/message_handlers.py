@@ -6,6 +6,7 @@ happens to its messages.
 
 import asyncio
 import re
+import time
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -13,7 +14,7 @@ from penstock.contract.message import Entry, Message, Plain
 from penstock.contract.operations import Ack, Attempts, Claim, Extend, Fail, OneMessage, Put, Release, Remove
 from penstock.errors import LeaseExpired, PayloadTooLarge, PenstockError
 from penstock.http.server.sqs import attributes, messages
-from penstock.http.server.sqs.actions import LONGEST, MOST_ENTRIES
+from penstock.http.server.sqs.actions import LONGEST, LONGEST_LEASE, MOST_ENTRIES
 from penstock.http.server.sqs.calls import Call, Handler
 from penstock.http.server.sqs.errors import SqsError, as_sqs
 from penstock.http.server.sqs.messages import FIFO
@@ -28,6 +29,13 @@ _REASON = "its visibility timeout was set to 0"
 # Sending
 
 
+class _Keying(NamedTuple):
+    """How messages of a FIFO queue get their keys."""
+
+    by_content: bool
+    by_group: bool
+
+
 async def _send_message(call: Call) -> dict[str, Any]:
     keyed = await _keying(call)
     entry, size, answer = _drafted(call.given, keyed)
@@ -39,6 +47,8 @@ async def _send_message(call: Call) -> dict[str, Any]:
 async def _send_message_batch(call: Call) -> dict[str, Any]:
     """One durable step for the entries that are valid."""
     batch, keyed = _checked_batch(call, "SendMessage"), await _keying(call)
+    if keyed is not None:
+        _check_fifo(batch, keyed)
     most, total = call.backend.max_payload(call.queue), 0
     drafted: list[tuple[str, Entry, dict[str, Any]]] = []
     failed: list[dict[str, Any]] = []
@@ -79,17 +89,19 @@ async def _send_message_batch(call: Call) -> dict[str, Any]:
     return {"Successful": successful, "Failed": failed}
 
 
+def _check_fifo(batch: list[tuple[str, Any]], keyed: _Keying) -> None:
+    """Refuse the whole batch, as Amazon does, if an entry has no group or no key."""
+    for _, given in batch:
+        if isinstance(given, dict):
+            if "MessageGroupId" not in given:
+                raise SqsError("InvalidParameterValueException", missing("MessageGroupId").message)
+            messages.check_key(given, keyed.by_content)
+
+
 def _together(entries: list[Entry]) -> Sequence[Entry]:
     """Entries as one batch; without an object for each if they have nothing but payloads."""
     plain = all((each.headers, each.delay, each.key, each.group) == _NOTHING_MORE for each in entries)
     return Plain([each.payload for each in entries]) if plain and len(entries) > 1 else entries
-
-
-class _Keying(NamedTuple):
-    """How messages of a FIFO queue get their keys."""
-
-    by_content: bool
-    by_group: bool
 
 
 async def _keying(call: Call) -> _Keying | None:
@@ -287,16 +299,17 @@ async def _delete(call: Call, handles: Sequence[messages.Handle]) -> _Errors:
 
 async def _hold(call: Call, handles: Sequence[messages.Handle], seconds: int | None) -> _Errors:
     """Extend the leases of messages; 0 seconds: give them back."""
-    receipts = [handle.receipt for handle in handles]
+    errors: _Errors = {}
+    if seconds:
+        errors = {handle: _beyond(seconds) for handle in handles if await _is_beyond(call, handle, seconds)}
+    receipts, lost = [handle.receipt for handle in handles if handle not in errors], set[str]()
     if seconds == 0:
         try:
             await call.run(Fail(call.queue, receipts, 0, _REASON))
-            lost = set()
         except LeaseExpired as error:
             lost = set(error.receipts)
-    else:
+    elif receipts:
         lost = set((await call.run(Extend(call.queue, receipts, seconds))).lost)
-    errors: _Errors = {}
     for handle in handles:
         if handle.receipt in lost:
             message = await call.run(OneMessage(call.queue, handle.id))
@@ -311,6 +324,20 @@ async def _hold(call: Call, handles: Sequence[messages.Handle], seconds: int | N
             else:
                 errors[handle] = SqsError("MessageNotInflight", "The message referred to isn't in flight.")
     return errors
+
+
+async def _is_beyond(call: Call, handle: messages.Handle, seconds: int) -> bool:
+    """Whether a message would be held for more than twelve hours since it was received."""
+    message = await call.run(OneMessage(call.queue, handle.id))
+    if message is None or message.claimed_at is None or message.attempts != handle.attempt:
+        return False
+    held = int(time.time() * 1000 - message.claimed_at) // 1000
+    return held + seconds > LONGEST_LEASE
+
+
+def _beyond(seconds: int) -> SqsError:
+    reason = f"Total VisibilityTimeout for the message is beyond the limit [{LONGEST_LEASE} seconds]"
+    return invalid("VisibilityTimeout", seconds, reason)
 
 
 def _expired(handle: messages.Handle) -> SqsError:
