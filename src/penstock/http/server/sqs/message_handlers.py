@@ -8,6 +8,7 @@ import asyncio
 import re
 import time
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
 from typing import Any, NamedTuple
 
 from penstock.contract.message import Entry, Message, Plain
@@ -18,11 +19,10 @@ from penstock.http.server.sqs.actions import LONGEST, LONGEST_LEASE, MOST_ENTRIE
 from penstock.http.server.sqs.calls import Call, Handler
 from penstock.http.server.sqs.errors import SqsError, as_sqs
 from penstock.http.server.sqs.messages import FIFO
-from penstock.http.server.sqs.shapes import invalid, missing
+from penstock.http.server.sqs.shapes import invalid, is_plain, missing
 
 _ENTRY = re.compile(r"[A-Za-z0-9_-]{1,80}")
 _MOST_BYTES = 16 << 20  # bytes of payloads of one answer
-_NOTHING_MORE = (None, None, None, None)
 _REASON = "its visibility timeout was set to 0"
 
 
@@ -47,9 +47,19 @@ async def _send_message(call: Call) -> dict[str, Any]:
 async def _send_message_batch(call: Call) -> dict[str, Any]:
     """One durable step for the entries that are valid."""
     batch, keyed = _checked_batch(call, "SendMessage"), await _keying(call)
+    most, total = call.backend.max_payload(call.queue), 0
     if keyed is not None:
         _check_fifo(batch, keyed)
-    most, total = call.backend.max_payload(call.queue), 0
+    elif payloads := _payloads(batch, most):
+        with suppress(PayloadTooLarge):  # of a store whose settings are not in memory: see below
+            ids = await call.run(Put(call.queue, Plain(payloads)))
+            return {
+                "Successful": [
+                    {"Id": name, "MD5OfMessageBody": messages.md5_of(payload), "MessageId": sent}
+                    for (name, _), payload, sent in zip(batch, payloads, ids, strict=True)
+                ],
+                "Failed": [],
+            }
     drafted: list[tuple[str, Entry, dict[str, Any]]] = []
     failed: list[dict[str, Any]] = []
     for name, given in batch:
@@ -70,10 +80,10 @@ async def _send_message_batch(call: Call) -> dict[str, Any]:
     if not drafted:
         await call.settings()  # QueueNotFound
     successful: list[dict[str, Any]] = []
+    ids = []
     try:
-        ids: list[str] = []
         if drafted:
-            ids = await call.run(Put(call.queue, _together([entry for _, entry, _ in drafted])))
+            ids = await call.run(Put(call.queue, [entry for _, entry, _ in drafted]))
     except PayloadTooLarge:  # of a store whose settings are not in memory: each entry by itself
         ids = []
         for name, entry, _ in list(drafted):
@@ -98,10 +108,14 @@ def _check_fifo(batch: list[tuple[str, Any]], keyed: _Keying) -> None:
             messages.check_key(given, keyed.by_content)
 
 
-def _together(entries: list[Entry]) -> Sequence[Entry]:
-    """Entries as one batch; without an object for each if they have nothing but payloads."""
-    plain = all((each.headers, each.delay, each.key, each.group) == _NOTHING_MORE for each in entries)
-    return Plain([each.payload for each in entries]) if plain and len(entries) > 1 else entries
+def _payloads(batch: list[tuple[str, Any]], most: int) -> list[bytes] | None:
+    """The payloads of a batch whose entries have nothing but bodies that are right; they are checked together."""
+    bodies: list[str] = [given["MessageBody"] for _, given in batch if isinstance(given, dict) and len(given) == 2]
+    if len(bodies) < len(batch) or not is_plain("".join(bodies)):
+        return None
+    payloads = [body.encode() for body in bodies]
+    sizes = list(map(len, payloads))
+    return payloads if max(sizes) <= most and sum(sizes) <= LONGEST else None
 
 
 async def _keying(call: Call) -> _Keying | None:
