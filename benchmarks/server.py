@@ -250,7 +250,7 @@ def _rates(
         f"server, {what}", group, "ops/s", visit(Penstock, scenario), "higher", {RAW_APPEND: None, **against}
     )
     for broker in brokers:
-        yield Cell(f"{broker.name}, {what}", group, "ops/s", visit(broker, scenario), "higher")
+        yield Cell(f"{broker.name}, {what}", group, "ops/s", visit(broker, scenario), "higher", of="peer")
 
 
 def _latencies(percent: int, target: float) -> Iterator[Cell]:
@@ -259,7 +259,7 @@ def _latencies(percent: int, target: float) -> Iterator[Cell]:
     against = _targets(what, INSTALLED, target, RabbitClassic=None)
     yield Cell(f"server, {what}", LATENCY, "s", visit(Penstock, scenario), "lower", against)
     for broker in INSTALLED:
-        yield Cell(f"{broker.name}, {what}", LATENCY, "s", visit(broker, scenario), "lower")
+        yield Cell(f"{broker.name}, {what}", LATENCY, "s", visit(broker, scenario), "lower", of="peer")
 
 
 def _cells() -> Iterator[Cell]:

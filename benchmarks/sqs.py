@@ -307,22 +307,22 @@ def _cells() -> Iterator[Cell]:
         against = {f"own {own}, CPU": target, f"moto server, {what}, CPU": None}
         yield Cell(f"SQS {what}, CPU", group, unit, _cpu(Penstock, Boto, prepare), "lower", against)
         yield Cell(f"own {own}, CPU", group, unit, _cpu(Penstock, Own, prepare), "lower")
-        yield Cell(f"moto server, {what}, CPU", group, unit, _cpu(Moto, Boto, prepare), "lower")
+        yield Cell(f"moto server, {what}, CPU", group, unit, _cpu(Moto, Boto, prepare), "lower", of="peer")
     group = "SQS, one message at a time by one client"
     for what, prepare in (("send", _sending), ("receive and delete", _consuming)):
         one = f"{what} one, CPU"
         against = {f"moto server, {one}": 1 / 3}
         yield Cell(f"SQS {one}", group, unit, _cpu(Penstock, Boto, prepare, SINGLE, 1), "lower", against)
-        yield Cell(f"moto server, {one}", group, unit, _cpu(Moto, Boto, prepare, SINGLE, 1), "lower")
+        yield Cell(f"moto server, {one}", group, unit, _cpu(Moto, Boto, prepare, SINGLE, 1), "lower", of="peer")
         against = {f"moto server, {what}": 3, RAW_APPEND: None}
         yield Cell(f"SQS {what}", group, "ops/s", _rate(Penstock, prepare), "higher", against)
-        yield Cell(f"moto server, {what}", group, "ops/s", _rate(Moto, prepare), "higher")
+        yield Cell(f"moto server, {what}", group, "ops/s", _rate(Moto, prepare), "higher", of="peer")
     group = f"SQS, one message at a time by {CLIENTS} clients of boto3 in {PROCESSES} processes"
     for what, turn in (("send", _send_one), ("send, receive and delete", _pass_one_on)):
         crowd = f"{CLIENTS} clients {what}"
         against = {f"moto server, {crowd}": 3, RAW_APPEND: None}
         yield Cell(f"SQS {crowd}", group, "ops/s", _crowd(Penstock, turn), "higher", against)
-        yield Cell(f"moto server, {crowd}", group, "ops/s", _crowd(Moto, turn), "higher")
+        yield Cell(f"moto server, {crowd}", group, "ops/s", _crowd(Moto, turn), "higher", of="peer")
     group = f"SQS, one message at a time by {THIN} thin clients"
     for what, scenario in (("send", put(THIN, 1)), ("receive and delete", consume(THIN, 1, PREFILLED))):
         name, measure = f"SQS {THIN} thin clients {what}", visit(OverSqs, scenario)
