@@ -320,6 +320,10 @@ class Streams:
         found = self._streams.get(stream)
         return found.kept if found is not None and found.settled == batch else None
 
+    def kept_of_page(self, number: int) -> list[Rows]:
+        """The kept rows of all streams that have some of that page."""
+        return [each.kept for each in self._streams.values() if each.kept.page(number) is not None]
+
     def kept_and_done(self, stream: str, batch: int) -> list[int]:
         """Messages of the stream's last settled batch that are done and still listed."""
         kept = self.kept(stream, batch)
