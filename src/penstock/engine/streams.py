@@ -389,9 +389,10 @@ class LiveStreams(Generic[OneStorage]):
     ) -> None:
         """Mark messages of a batch as failed; they fail when the batch is settled."""
 
-        milliseconds = 0 if delay is None else at_least_one(delay)
-
         def fail(now: int, known: Known[OneStorage]) -> None:
+            # 0 means by the backoff, which is at once if the queue has none.
+            is_by_backoff = delay is None or (delay == 0 and known.ledger.settings.backoff is None)
+            milliseconds = 0 if delay is None or is_by_backoff else at_least_one(delay)
             known.storage.make_room(claims=len(ids))
             _keep(known, known.ledger.streams.fail(stream, batch, parse_ids(ids), reason, now, milliseconds))
 
