@@ -132,8 +132,9 @@ class Engine:
         """Change settings; the resulting settings."""
         with self._lock:
             live = self.find(queue)
-            self.moves.check(queue, live.settings.changed(changes))
-            before = live.settings.dead_letter
+            before, wanted = live.settings.dead_letter, live.settings.changed(changes)
+            if wanted.dead_letter != before:  # else it may be gone
+                self.moves.check(queue, wanted)
             settings, written = self._update(live, changes)
             if settings.dead_letter != before:
                 self.moves.note()
