@@ -66,8 +66,8 @@ format: setup ## Format the code and fix what ruff can fix
 docs: setup ## Build the documentation site in site/; warnings are errors
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet
 
-bench: setup ## Measure against the raw limit of this machine and against peers (an hour): table, JSON, plot
-	$(BIN)/python -m benchmarks
+bench: setup ## Measure against the raw limit of this machine and against peers, up to ten minutes a part (PARTS="journal server")
+	$(BIN)/python -m benchmarks $(PARTS)
 
 dist: setup ## Build wheel and sdist into dist/, and test both and each extra in clean environments (minutes; PYTHONS=python3.13)
 	@$(BIN)/python -m tests.packaging $(PYTHONS)
