@@ -162,6 +162,32 @@ class Dialect(Protocol):
         """The answer for an error of HTTP or of Penstock, or for any other failure."""
 
 
+class Asking:
+    """Answers a request with its operation's result: stands in for the future that a coroutine would await."""
+
+    __slots__ = ("_answer", "_request")
+
+    def __init__(self, request: Request, answer: Callable[[Any], Answer]) -> None:
+        self._request = request
+        self._answer = answer
+
+    def done(self) -> bool:
+        """Whether the messages of a claim have no taker: its client has gone. A put or an ack goes on."""
+        return self._request.route.polls and bool(self._request.connection.has_gone())
+
+    def set_result(self, result: Any, /) -> None:
+        connection = self._request.connection
+        try:
+            answer = self._answer(result)
+        except Exception as error:
+            connection.fail(self._request, error)
+        else:
+            connection.answer(self._request, answer)
+
+    def set_exception(self, error: BaseException, /) -> None:
+        self._request.connection.fail(self._request, error)
+
+
 Handler: TypeAlias = Callable[[Any, Request], Awaitable[Answer]]  # called with the store's backend
 # A handler without a coroutine. True: it takes the request, and calls the connection's answer() or fail() later.
 Shortcut: TypeAlias = Callable[[Any, Request], bool]
