@@ -438,13 +438,22 @@ class LocalBackend:
         return made
 
     def _gather(self, live: Committing, pending: _Pending) -> None:
-        """Let the next commit of a queue answer a caller, too."""
+        """Let the next commit of a queue answer a caller, too.
+
+        If none is running, it begins in the next turn of the loop, with all that this turn decides: a commit for
+        the first alone would hold up the others.
+        """
         gathering = self._pending.get(live)
         if gathering is None:
-            self._pending[live] = []
-            self._threads.submit(self._commit, asyncio.get_running_loop(), live, [pending])
+            self._pending[live] = [pending]
+            loop = asyncio.get_running_loop()
+            loop.call_soon(self._begin_commit, loop, live)
         else:
             gathering.append(pending)
+
+    def _begin_commit(self, loop: asyncio.AbstractEventLoop, live: Committing) -> None:
+        gathered, self._pending[live] = self._pending[live], []
+        self._threads.submit(self._commit, loop, live, gathered)
 
     def _commit(self, loop: asyncio.AbstractEventLoop, live: Committing, batch: list[_Pending]) -> None:
         """In a thread: one commit for the whole batch, then each `then`."""
@@ -484,8 +493,8 @@ class LocalBackend:
             else:
                 gathered.append(pending)
         if gathered:
-            self._pending[live] = []
-            self._threads.submit(self._commit, loop, live, gathered)
+            self._pending[live] = gathered
+            self._begin_commit(loop, live)
         else:
             del self._pending[live]
         for pending, result in zip(batch, results, strict=True):

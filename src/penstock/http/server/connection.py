@@ -73,6 +73,12 @@ class Lines(NamedTuple):
     told: bool
 
 
+def _is_of_browser(headers: dict[bytes, bytes]) -> bool:
+    """Whether some routes may refuse a request for headers with which others take it (access.py)."""
+    agent = headers.get(b"user-agent", b"")
+    return b"origin" in headers or b"sec-fetch-site" in headers or agent.startswith(b"Mozilla/")
+
+
 class Heads:
     """The cache of parsed heads of a server: clients send the same head again and again.
 
@@ -110,7 +116,8 @@ class Heads:
             if len(self._known) >= _MOST:
                 self._known.clear()
             self._known[data[:start]] = Known(request.head, start, len(data))
-            if not length and (matched := _FIRST_LINE.match(data)) is not None:
+            matched = None if length or _is_of_browser(headers) else _FIRST_LINE.match(data)
+            if matched is not None:
                 if len(self._lines) >= _MOST:
                     self._lines.clear()
                 self._lines[data[matched.end() :]] = Lines(headers, request.head.told)
@@ -351,11 +358,9 @@ class Connection(asyncio.Protocol):
     def _resemble(self, method: bytes, target: bytes, lines: Lines) -> bool:
         """Begin with a request whose header lines are cached; False if the parser has to decide about it."""
         route, arguments, query = self.find(method, target)
-        head = Head(route, arguments, query, lines.headers, lines.told, method, target)
-        hosts = self.service.hosts if self.service.access is None else None
-        if route.discards or (hosts is not None and hosts.problem(Request(head, self)) is not None):
+        if route.discards:
             return False
-        return self._repeat(head, b"")
+        return self._repeat(Head(route, arguments, query, lines.headers, lines.told, method, target), b"")
 
     def _repeat(self, head: Head, body: bytes) -> bool:
         """Begin with a request whose head is cached; False if the parser has to decide what to do with it."""

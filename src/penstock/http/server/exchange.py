@@ -46,6 +46,7 @@ _PHRASES = {status.value: f"{status.value} {status.phrase}".encode() for status 
 _FRAME = f"Content-Type: {frames.MEDIA_TYPE}\r\n".encode()
 _FRAME_TYPE = frames.MEDIA_TYPE.encode()
 MAX_HEADERS = 32_768  # bytes
+_ONE_PARAMETER = re.compile(rb"([a-z_]+)=([A-Za-z0-9._-]*)")
 _DIGITS = 20  # of a Content-Length: int() refuses more than 4,300
 _log = logging.getLogger("penstock.server")
 
@@ -123,6 +124,9 @@ class Request:
         query = self.head.query
         if not query:
             return {}
+        matched = _ONE_PARAMETER.fullmatch(query)
+        if matched is not None and (name := matched[1].decode()) in known:  # as in every ack
+            return {name: matched[2].decode()}
         given = (_parameters if len(query) <= LONG else _parameters.__wrapped__)(query)
         if not given.keys() <= set(known):
             strange = ", ".join(sorted(given.keys() - set(known)))
