@@ -34,6 +34,7 @@ def all_cells() -> list[Cell]:
         sqs,
         streams,
         text,
+        workers,
     )
 
     return [
@@ -49,6 +50,7 @@ def all_cells() -> list[Cell]:
         *spark.CELLS,
         *spark_slate.CELLS,
         *streams.CELLS,
+        *workers.CELLS,
     ]
 
 
@@ -90,6 +92,12 @@ def main(rounds: int, only: Sequence[str], out: Path, seed: int | None, list_onl
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # so that brokers are stopped then too
     for line in missing() if any(cell.group.startswith("server") for cell in cells) else ():
         click.echo(line, err=True)
+    if any(cell.group.startswith("workers") for cell in cells):
+        from benchmarks import workers
+
+        cells, left_out = workers.prepared(cells)
+        for line in (*workers.missing(), *left_out):
+            click.echo(line, err=True)
     seed = random.randrange(1_000_000) if seed is None else seed
     click.echo(f"{len(cells)} cells, {rounds} rounds, --seed {seed}", err=True)
     scratch = out / "scratch"
