@@ -7,7 +7,6 @@ from pathlib import Path
 
 FOLDER = Path(__file__).parents[1] / "out" / "jobs"  # benchmarks/out/jobs
 REQUIREMENTS = Path(__file__).with_name("requirements.txt")
-_INSTALLED = FOLDER / "installed.txt"  # the lines of the requirements that are
 
 
 def program(name: str) -> Path:
@@ -17,7 +16,8 @@ def program(name: str) -> Path:
 
 def set_up(requirements: Path = REQUIREMENTS) -> dict[str, str]:
     """Install what is not there yet; the packages that pip cannot get, with its last words."""
-    installed = _INSTALLED.read_text().splitlines() if _INSTALLED.exists() else []
+    note = FOLDER / "installed.txt"  # the lines of the requirements that are
+    installed = note.read_text().splitlines() if note.exists() else []
     failed = {}
     for line in _lines(requirements):
         if line in installed:
@@ -28,7 +28,7 @@ def set_up(requirements: Path = REQUIREMENTS) -> dict[str, str]:
             failed[_package(line)] = error
         else:
             installed.append(line)
-            _INSTALLED.write_text("\n".join(installed) + "\n")
+            note.write_text("\n".join(installed) + "\n")
     return failed
 
 

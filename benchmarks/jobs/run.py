@@ -12,7 +12,7 @@ from typing import Self
 from benchmarks.brokers.penstock import sources
 from benchmarks.jobs import times
 from benchmarks.jobs.environment import program
-from benchmarks.jobs.systems import APPS, System
+from benchmarks.jobs.systems import APPS, GREETING, System
 
 ROOT = Path(__file__).parents[2]
 WARM_UP = 100  # jobs before a measurement: every worker has its connections then
@@ -61,6 +61,8 @@ class Run:
                 subprocess.run(create, cwd=self._folder, env=self._environment, stderr=log, check=True)
         worker, *arguments = [each.format(**values) for each in library.worker]
         self._spawn(python if worker == "python" else str(program(worker)), *arguments)
+        while library.greets and GREETING not in self._log.read_text():
+            time.sleep(GLANCE)
         self._producer = self._spawn(python, "-m", "benchmarks.jobs.producer", f"{APPS}.{library.app}", told=True)
         self._hear()
         self.finish(self.put("one", WARM_UP))

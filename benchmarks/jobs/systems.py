@@ -37,6 +37,7 @@ class Library:
     packages: tuple[str, ...] = ()  # that its programs need; none: they run where this does
     jobs: int = 1_000  # of a measurement: some seconds
     batches: bool = False  # whether it has a call that puts many
+    greets: bool = False  # whether its worker says when it is ready; then it comes before the producer
     tables: bool = False  # whether its app, run by itself, has to create tables first
 
 
@@ -65,8 +66,9 @@ class System:
 REDIS, RABBIT = f"redis://{HOST}:{{port}}/0", f"amqp://guest:guest@{HOST}:{{port}}//"
 POSTGRES = f"host={HOST} port={{port}} user=postgres dbname=postgres"
 APPS = "benchmarks.jobs.apps"
+GREETING = "ready"
 
-OWN = Library("penstock", ("python", "-m", f"{APPS}.penstock"), jobs=10_000, batches=True)
+OWN = Library("penstock", ("python", "-m", f"{APPS}.penstock"), jobs=10_000, batches=True, greets=True)
 CELERY = Library("celery", ("celery", "-A", f"{APPS}.celery", "worker", "--concurrency", "8"), ("celery",))
 DRAMATIQ = Library(
     "dramatiq", ("dramatiq", f"{APPS}.dramatiq", "--processes", "2", "--threads", "4"), ("dramatiq",)

@@ -1,4 +1,6 @@
-"""Penstock: `python -m benchmarks.jobs.apps.penstock` is the worker, with threads."""
+"""Penstock: `python -m benchmarks.jobs.apps.penstock` is the worker, with threads. It opens the store first: who
+takes jobs out has the most to do with it.
+"""
 
 import os
 import struct
@@ -25,4 +27,5 @@ def handle(message: penstock.Message) -> None:
 
 
 if __name__ == "__main__":
+    print("ready", flush=True)
     penstock.work(queue, handle, CONCURRENCY)
