@@ -10,8 +10,9 @@ import statistics
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Literal
 
-from benchmarks.harness import RAW_APPEND, Cell
+from benchmarks.harness import RAW_APPEND, Cell, Of
 from benchmarks.jobs.environment import REQUIREMENTS, set_up
 from benchmarks.jobs.run import Run
 from benchmarks.jobs.systems import EMBEDDED, PEERS, SERVED, System
@@ -20,6 +21,7 @@ RATE, PACED = 200, 600  # jobs a second of which the latency is taken, and how m
 TIMES = 10  # as many jobs a second as the best of them
 
 Measure = Callable[[Path], float]
+Targets = Mapping[str, float | None]
 RATES, BULK, LATENCY = (
     "workers, jobs put one by one",
     "workers, jobs put in batches",
@@ -68,30 +70,33 @@ def _start(percent: int) -> str:
     return f"put to start, {percent}%"
 
 
-def _measured(system: System, against: Mapping[str, Mapping[str, float | None]]) -> Iterator[Cell]:
+def _measured(system: System, of: Of, against: Mapping[str, Targets]) -> Iterator[Cell]:
     """The cells of a system, with what they are compared with."""
+
+    def cell(what: str, group: str, unit: str, better: Literal["higher", "lower"], measure: Measure) -> Cell:
+        return Cell(f"{system.name}, {what}", group, unit, measure, better, against.get(what, {}), of=of)
+
     latency = _Latency(system)
-    yield Cell(f"{system.name}, {ONE}", RATES, "ops/s", _jobs(system, "one"), "higher", against.get(ONE, {}))
+    yield cell(ONE, RATES, "ops/s", "higher", _jobs(system, "one"))
     if system.library.batches:
-        yield Cell(f"{system.name}, {MANY}", BULK, "ops/s", _jobs(system, "many"), "higher", against.get(MANY, {}))
+        yield cell(MANY, BULK, "ops/s", "higher", _jobs(system, "many"))
     for percent in (50, 99):
-        what = _start(percent)
-        yield Cell(f"{system.name}, {what}", LATENCY, "s", latency.at(percent), "lower", against.get(what, {}))
+        yield cell(_start(percent), LATENCY, "s", "lower", latency.at(percent))
 
 
 def _cells() -> Iterator[Cell]:
     peers = [peer for peer in PEERS if not peer.missing()]
     best = {peer: MANY if peer.library.batches else ONE for peer in peers}
-    against: dict[str, dict[str, float | None]] = {
+    against: dict[str, Targets] = {
         ONE: {RAW_APPEND: None, **{f"{peer.name}, {ONE}": TIMES for peer in peers}},
         MANY: {RAW_APPEND: None, **{f"{peer.name}, {what}": TIMES for peer, what in best.items()}},
         _start(50): {f"{peer.name}, {_start(50)}": None for peer in peers},
         _start(99): {f"{peer.name}, {_start(99)}": 1 for peer in peers},
     }
     for ours in (EMBEDDED, SERVED):
-        yield from _measured(ours, against)
+        yield from _measured(ours, "penstock", against)
     for peer in peers:
-        yield from _measured(peer, {})
+        yield from _measured(peer, "peer", {})
 
 
 CELLS = list(_cells())
