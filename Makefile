@@ -24,7 +24,8 @@ tools: setup ## Get Chromium (as root on Debian) and promtool for the tests that
 	|| { apt-get update -qq && apt-get install -qq -y --no-install-recommends chromium; } >/dev/null 2>&1 \
 	|| echo "There is no Chromium, and none can be installed here: the tests of the console will be skipped."
 	@command -v promtool >/dev/null || test -x .venv/tools/usr/bin/promtool \
-	|| { mkdir -p .venv/tools && cd .venv/tools && apt-get download -qq prometheus && dpkg -x prometheus_*.deb . && rm prometheus_*.deb; } >/dev/null 2>&1 \
+	|| { mkdir -p .venv/tools && cd .venv/tools && { apt-get download -qq prometheus || { apt-get update -qq && apt-get download -qq prometheus; }; } \
+		&& dpkg -x prometheus_*.deb . && rm prometheus_*.deb; } >/dev/null 2>&1 \
 	|| echo "There is no promtool, and none can be downloaded here: its tests will be skipped."
 
 run: setup ## The whole pipeline: 100,000 events through Spark, queues, archive and report (a minute)
