@@ -906,7 +906,7 @@ def test_a_busy_worker_acknowledges_and_claims_in_one_step() -> None:
             asked.append(operation)
             return run(operation)
 
-        store.run = noted  # type: ignore[method-assign]
+        store.run = noted
         assert penstock.work(store.queue(), lambda message: None, 1, until_empty=True).acked == 9
         claims = [each for each in asked if isinstance(each, Claim)]
         assert sum(len(claim.ack) for claim in claims) == 9
@@ -916,7 +916,8 @@ def test_a_busy_worker_acknowledges_and_claims_in_one_step() -> None:
 def test_what_a_claim_could_not_acknowledge_is_acknowledged_all_the_same() -> None:
     with penstock.open("memory:") as store:
         store.queue().put_many([b"a"] * 4)
-        run, acked = store.run, []
+        run = store.run
+        acked: list[str] = []
 
         def refusing(operation: Any) -> Any:
             if isinstance(operation, Claim) and operation.ack:
@@ -925,6 +926,6 @@ def test_what_a_claim_could_not_acknowledge_is_acknowledged_all_the_same() -> No
                 acked.extend(operation.receipts)
             return run(operation)
 
-        store.run = refusing  # type: ignore[method-assign]
+        store.run = refusing
         assert penstock.work(store.queue(), lambda message: None, 1, until_empty=True).acked == 4
         assert len(set(acked)) == len(acked) == 4
