@@ -32,6 +32,7 @@ PARTS = {
     "spark": ("spark",),
     "routing": ("spark_slate",),
     "streams": ("streams",),
+    "workers": ("workers",),
 }
 
 
@@ -97,6 +98,12 @@ def main(
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # so that brokers are stopped then too
     for line in missing() if "server" in chosen else ():
         click.echo(line, err=True)
+    if "workers" in chosen:
+        from benchmarks import workers
+
+        chosen["workers"], left_out = workers.prepared(chosen["workers"])
+        for line in (*workers.missing(), *left_out):
+            click.echo(line, err=True)
     seed = random.randrange(1_000_000) if seed is None else seed
     scratch = out / "scratch"
     scratch.mkdir(parents=True, exist_ok=True)
