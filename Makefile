@@ -27,7 +27,8 @@ tools: setup ## Get Chromium and npm (as root on Debian) and promtool for the te
 	|| { apt-get update -qq && apt-get install -qq -y --no-install-recommends npm; } >/dev/null 2>&1 \
 	|| echo "There is no npm, and none can be installed here: the test of SQS with the JavaScript SDK will be skipped."
 	@command -v promtool >/dev/null || test -x .venv/tools/usr/bin/promtool \
-	|| { mkdir -p .venv/tools && cd .venv/tools && apt-get download -qq prometheus && dpkg -x prometheus_*.deb . && rm prometheus_*.deb; } >/dev/null 2>&1 \
+	|| { mkdir -p .venv/tools && cd .venv/tools && { apt-get download -qq prometheus || { apt-get update -qq && apt-get download -qq prometheus; }; } \
+		&& dpkg -x prometheus_*.deb . && rm prometheus_*.deb; } >/dev/null 2>&1 \
 	|| echo "There is no promtool, and none can be downloaded here: its tests will be skipped."
 
 run: setup ## The whole pipeline: 100,000 events through Spark, queues, archive and report (a minute)
