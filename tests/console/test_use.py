@@ -22,6 +22,7 @@ PLACES = [
     "queues/jobs?tab=settings", "queues/empty", "streams", "server",
 ]  # fmt: skip
 Scheme: TypeAlias = Literal["light", "dark"]
+SETTLED = "Promise.all(document.getAnimations().map((each) => each.finished)).then(() => null)"
 LONG = "no-spaces-" * 20
 
 
@@ -290,7 +291,7 @@ def test_so_they_can_with_every_dialog_refusal_and_message(
 ) -> None:
     with pictures.every_view(browser, busy, width, scheme) as views:
         for name, tab in views:
-            tab.page.wait_for_function("document.getAnimations().length === 0")
+            tab.page.evaluate(SETTLED)
             check_accessible(tab, name)
             assert tab.page.evaluate("document.documentElement.scrollWidth") <= width, name
 
