@@ -10,7 +10,6 @@ To add an operation: a method here that decides it, and its line in STEPS (or LO
 """
 
 import os
-import struct
 from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -39,8 +38,6 @@ _Settling: TypeAlias = Callable[[list[Receipt]], tuple[records.Record | None, li
 Headers: TypeAlias = Callable[[Mapping[str, str], str | None], dict[str, str]]  # from headers and the reason
 _CHUNK = 256  # messages that are listed under one hold of the lock
 _READ = 4 << 20  # bytes of them that are read at once
-_NONCES = struct.Struct("64Q")
-_nonces: list[int] = []  # secrets of the next claims
 
 # What happens to messages, by the record that says so.
 EVENTS: dict[type, str] = {
@@ -53,16 +50,6 @@ EVENTS: dict[type, str] = {
     records.Remove: "removed",
     records.Redrive: "redriven",
 }
-
-
-def _nonce() -> int:
-    """The secret of a claim. To ask the system for each would give other threads the interpreter in between."""
-    try:
-        return _nonces.pop()
-    except IndexError:
-        first, *others = _NONCES.unpack(os.urandom(_NONCES.size))
-        _nonces.extend(others)
-        return int(first)
 
 
 class Waiter:
@@ -321,7 +308,8 @@ class LiveQueue:
         if operation.most is not None and count > 1:
             count = self.fitting(self._state.peek(count), operation.most)
         self._storage.make_room(claims=count)
-        record = self._ledger.claim(count, operation.lease, operation.consumer or "", _nonce(), now)
+        nonce = int.from_bytes(os.urandom(8))
+        record = self._ledger.claim(count, operation.lease, operation.consumer or "", nonce, now)
         if record is None:
             return NOTHING
         self.write(record)
