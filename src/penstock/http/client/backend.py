@@ -1,8 +1,9 @@
 """The client's backend: operations as HTTP requests, retried where that is safe. For threads; the base of both."""
 
+import os
 import threading
 from abc import abstractmethod
-from collections.abc import Iterator
+from collections.abc import Callable, Hashable, Iterator
 from typing import Any, ClassVar, TypeVar
 
 from penstock.contract.loads import AddToLoad, Loads
@@ -12,10 +13,11 @@ from penstock.contract.operation import Operation
 from penstock.contract.operations import Ack, Claim, Lookup, Messages, Peek, Pop
 from penstock.contract.settings import seconds
 from penstock.errors import InvalidArgument, StoreClosed, StoreUnreachable
-from penstock.http.client import address
+from penstock.http.client import address, together
 from penstock.http.client.calls import Call, call_of
 from penstock.http.client.connection import AnyPool, Pool
-from penstock.http.client.failures import PATIENCE, TRIES, Failure, Patience
+from penstock.http.client.failures import PATIENCE, TRIES, Failure, Lost, Patience
+from penstock.http.client.together import AGAIN, ALONE, key_of
 from penstock.system import blocking
 from penstock.system.clock import Clock, SystemClock
 
@@ -87,16 +89,11 @@ class Remote:
         except Failure as failure:
             return await self.again(call, failure)
 
-    async def acked(self, operation: Claim) -> list[Message]:
-        """The messages of a claim that acknowledges others and does not wait.
+    async def acked_before(self, operation: Claim) -> list[Message]:
+        """The messages of a claim that acknowledges others, in two requests.
 
-        Servers before 0.2.0 refuse such a claim as InvalidArgument, and have done nothing: they get two requests.
+        Earlier servers refuse acks in a claim as InvalidArgument, and have done nothing.
         """
-        if self._acks_in_claims:
-            try:
-                return await self.answered(operation)
-            except InvalidArgument:
-                pass
         await self.answered(Ack(operation.queue, operation.ack))
         claimed = await self.answered(operation.changed(ack=()))
         self._acks_in_claims = False
@@ -116,10 +113,109 @@ class Remote:
                 return taken
 
 
+class _Ride:
+    """A call that waits for the request under way, to go with the next one."""
+
+    __slots__ = ("gate", "operation", "riders", "share")
+
+    def __init__(self, operation: Operation[Any]) -> None:
+        self.operation = operation
+        self.riders: list[_Ride] | None = None  # those that this one's thread sends a request for
+        self.share: Any = None
+        self.gate = threading.Lock()
+        self.gate.acquire()
+
+
+class _Lanes:
+    """Calls of threads that go together: for each key at most one request is under way.
+
+    A call that finds none under way is sent at once. Otherwise it waits; the thread of the first one that waits
+    sends the next request, for all of them.
+    """
+
+    def __init__(self, once: Callable[[Operation[Any]], Any]) -> None:
+        self._once = once
+        self._reset()
+
+    def _reset(self) -> None:
+        self._pid, self._lock = os.getpid(), threading.Lock()
+        self._lanes: dict[Hashable, list[_Ride]] = {}  # those that wait, by key
+
+    def run(self, key: Hashable, operation: Operation[Any]) -> Any:
+        """The operation's result, AGAIN, or ALONE; raises its error, also Failure."""
+        if self._pid != os.getpid():
+            self._reset()  # in a fork: the parent's threads are not here
+        ride = None
+        with self._lock:
+            waiting = self._lanes.get(key)
+            if waiting is None:
+                self._lanes[key] = []
+            else:
+                ride = _Ride(operation)
+                waiting.append(ride)
+        if ride is None:
+            try:
+                return self._once(operation)
+            finally:
+                self._send_next(key)
+        try:
+            ride.gate.acquire()
+        except BaseException:
+            self._leave(key, ride)
+            raise
+        if ride.riders is not None:
+            self._lead(key, ride.riders)
+        if isinstance(ride.share, Exception):
+            raise ride.share
+        return ride.share
+
+    def _send_next(self, key: Hashable) -> None:
+        """Have the first call that waits send the next request."""
+        with self._lock:
+            waiting = self._lanes[key]
+            if not waiting:
+                del self._lanes[key]
+                return
+            count = together.fitting([ride.operation for ride in waiting])
+            riders, self._lanes[key] = waiting[:count], waiting[count:]
+            riders[0].riders = riders
+        riders[0].gate.release()
+
+    def _lead(self, key: Hashable, riders: list[_Ride]) -> None:
+        operations = [ride.operation for ride in riders]
+        shares: list[Any] = [Lost("the request was interrupted")] * len(riders)
+        try:
+            shares = together.shares(operations, self._once(together.joined(operations)))
+        except Exception as error:
+            shares = together.shares_of(operations, error)
+        finally:
+            self._send_next(key)
+            for ride, share in zip(riders, shares, strict=True):
+                ride.share = share
+                if ride is not riders[0]:
+                    ride.gate.release()
+
+    def _leave(self, key: Hashable, ride: _Ride) -> None:
+        """The thread of a call was interrupted."""
+        with self._lock:
+            waiting = self._lanes.get(key, [])
+            if ride in waiting:
+                waiting.remove(ride)
+                return
+            if ride.riders is None:
+                return  # its request is under way
+            waiting[:0] = ride.riders[1:]
+        self._send_next(key)
+
+
 class RemoteBackend(Remote):
     """The backend of a server's store, for threads."""
 
     opener, pool_type, event_type = "penstock.open()", Pool, threading.Event
+
+    def __init__(self, *arguments: Any, **named: Any) -> None:
+        super().__init__(*arguments, **named)
+        self._lanes = _Lanes(self._once)
 
     def connect(self) -> None:
         """Check that the server answers, without retries; StoreUnreachable."""
@@ -135,9 +231,31 @@ class RemoteBackend(Remote):
             return self._listed(operation)  # type: ignore[return-value, arg-type]
         if operation.http.polls and operation.wait > 0:
             return blocking.run(self.taken(operation))  # type: ignore[no-any-return, arg-type]
-        if isinstance(operation, Claim) and operation.ack:
-            return blocking.run(self.acked(operation))  # type: ignore[return-value]
-        return self.ask(call_of(operation))
+        if isinstance(operation, Claim) and operation.ack and not self._acks_in_claims:
+            self.run(Ack(operation.queue, operation.ack))
+            operation = operation.changed(ack=())  # type: ignore[assignment]
+        try:
+            return self._together(operation)
+        except InvalidArgument:
+            if not isinstance(operation, Claim) or not operation.ack:
+                raise
+        return blocking.run(self.acked_before(operation))  # type: ignore[return-value]
+
+    def _together(self, operation: Operation[Result]) -> Result:
+        """The result of an operation, which may go together with others."""
+        key = key_of(operation)
+        if key is None:
+            return self.ask(call_of(operation))
+        try:
+            while (result := self._lanes.run(key, operation)) is AGAIN:
+                pass
+        except Failure as failure:
+            return blocking.run(self.again(call_of(operation), failure))
+        return self.ask(call_of(operation)) if result is ALONE else result
+
+    def _once(self, operation: Operation[Result]) -> Result:
+        call = call_of(operation)
+        return call.result(self.pool.ask(call.request(self.address), self.timeout + call.wait))
 
     def _listed(self, operation: Peek | Messages) -> Iterator[Message]:
         """A listing, page by page."""
