@@ -14,7 +14,7 @@ import click
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from benchmarks import page, report
+from benchmarks import page, report, workers
 from benchmarks.brokers import missing
 from benchmarks.harness import RAW_APPEND, RAW_SEQUENTIAL, Cell, Sample, schedule, summarise, take
 from benchmarks.probes import machine, probe
@@ -99,8 +99,6 @@ def main(
     for line in missing() if "server" in chosen else ():
         click.echo(line, err=True)
     if "workers" in chosen:
-        from benchmarks import workers
-
         chosen["workers"], left_out = workers.prepared(chosen["workers"])
         for line in (*workers.missing(), *left_out):
             click.echo(line, err=True)
@@ -118,6 +116,8 @@ def main(
         report.show(results, console)
         report.write_json(results, out / f"{part}.json")
         report.write_plot(results, out / f"{part}.svg")
+        if part == "workers":
+            click.echo(f"\n{workers.table(out / 'workers.json')}")
         failed = failed or any(sample.error for sample in samples)
         if interrupted:
             break

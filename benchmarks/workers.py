@@ -4,19 +4,25 @@ Each job is put by itself, or by the call for many if the system has one. A rate
 start of the last job. A latency is that from before a put to the start of its job, at a rate at which most workers
 wait. Penstock is measured with a producer and a worker that share a folder, and with both as clients of its
 server. What a system promises about the jobs is in `jobs/systems.py`: what is fast may not be durable.
+
+python -m benchmarks.workers benchmarks/out/workers.json    the table of docs/benchmarks.md
 """
 
+import json
 import statistics
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from benchmarks.harness import RAW_APPEND, Cell, Of
 from benchmarks.jobs.environment import REQUIREMENTS, set_up
 from benchmarks.jobs.run import Run
 from benchmarks.jobs.systems import EMBEDDED, PEERS, SERVED, System
+from benchmarks.report import number, quantity
 
+SURVIVES = "survives power loss"
 RATE, PACED = 200, 600  # jobs a second of which the latency is taken, and how many
 TIMES = 10  # as many jobs a second as the best of them
 
@@ -29,11 +35,11 @@ RATES, BULK, LATENCY = (
 )
 
 
-def _jobs(system: System, how: str) -> Measure:
+def _jobs(system: System, how: str, jobs: int) -> Measure:
     def measure(folder: Path) -> float:
-        with Run(system, folder, system.library.jobs) as run:
-            put, started = zip(*run.finish(run.put(how, system.library.jobs)), strict=True)
-        return float(system.library.jobs / (max(started) - min(put)) * 1e9)
+        with Run(system, folder, jobs) as run:
+            put, started = zip(*run.finish(run.put(how, jobs)), strict=True)
+        return float(jobs / (max(started) - min(put)) * 1e9)
 
     return measure
 
@@ -77,9 +83,9 @@ def _measured(system: System, of: Of, against: Mapping[str, Targets]) -> Iterato
         return Cell(f"{system.name}, {what}", group, unit, measure, better, against.get(what, {}), of=of)
 
     latency = _Latency(system)
-    yield cell(ONE, RATES, "ops/s", "higher", _jobs(system, "one"))
+    yield cell(ONE, RATES, "ops/s", "higher", _jobs(system, "one", system.library.jobs))
     if system.library.batches:
-        yield cell(MANY, BULK, "ops/s", "higher", _jobs(system, "many"))
+        yield cell(MANY, BULK, "ops/s", "higher", _jobs(system, "many", system.library.batches))
     for percent in (50, 99):
         yield cell(_start(percent), LATENCY, "s", "lower", latency.at(percent))
 
@@ -120,3 +126,34 @@ def prepared(cells: Sequence[Cell], requirements: Path = REQUIREMENTS) -> tuple[
         if cell.name not in gone
     ]
     return left, [f"not compared with {name}: {failed[min(why)]}" for name, why in absent.items()]
+
+
+def table(results: Path) -> str:
+    """The systems of a run as Markdown: rates, how many times those Penstock's are, and what they promise."""
+    cells = {cell["name"]: cell for cell in json.loads(results.read_text())["cells"]}
+    heads = ("system", "jobs/s", "Penstock", "in batches", "Penstock", "put to start, 50 % / 99 %", SURVIVES)
+    lines = [f"| {' | '.join(heads)} |", "|---" * len(heads) + "|"]
+    for system in (EMBEDDED, SERVED, *PEERS):
+        one, many, half, most = (f"{system.name}, {what}" for what in (ONE, MANY, _start(50), _start(99)))
+        rates = [_value(cells, one), _times(cells, ONE, one), _value(cells, many)]
+        rates.append(_times(cells, MANY, many) or _times(cells, MANY, one))
+        if any(rates):
+            starts = f"{_value(cells, half)} / {_value(cells, most)}"
+            lines.append(f"| {system.name} | {' | '.join(rates)} | {starts} | {system.survives} |")
+    return "\n".join(lines)
+
+
+def _value(cells: Mapping[str, Any], name: str) -> str:
+    cell = cells.get(name)
+    return quantity(cell["value"]["median"], cell["unit"]).removesuffix(" ops/s") if cell and cell["value"] else ""
+
+
+def _times(cells: Mapping[str, Any], what: str, name: str) -> str:
+    """How many times as fast Penstock is, within rounds."""
+    ours = cells.get(f"{EMBEDDED.name}, {what}", {"comparisons": []})
+    found = [each["median"] for each in ours["comparisons"] if each["against"] == name and each["median"]]
+    return f"{number(found[0])} x" if found else ""
+
+
+if __name__ == "__main__":
+    print(table(Path(sys.argv[1])))

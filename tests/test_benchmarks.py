@@ -32,7 +32,7 @@ from benchmarks.jobs import environment
 from benchmarks.jobs.run import WARM_UP, Run
 from benchmarks.jobs.systems import EMBEDDED, PEERS
 from benchmarks.probes import Machine, Raw, append_rate, filesystem, machine, probe, sequential_rate
-from benchmarks.report import headline, number, quantity, score
+from benchmarks.report import headline, number, quantity, score, write_json
 
 small_probe = functools.partial(probe, appends=2, mebibytes=1)
 somewhere = Machine(cores=2, python="CPython 3.11", system="Linux", filesystem="ext4")
@@ -636,3 +636,14 @@ def test_a_peer_that_pip_cannot_get_is_left_out_with_a_line(
     }
     assert cli.select(cells) == cells  # none is compared with one that is gone
     assert (tmp_path / "installed.txt").read_text() == "huey[redis]>=3\n"
+
+
+def test_the_table_of_workers_says_how_many_times_as_fast_and_what_survives(tmp_path: Path) -> None:
+    peer = cell("RQ, Redis, jobs", value=50)
+    ours = cell("Penstock, jobs", against={peer.name: 10})
+    results = summary([ours, peer], [sample(ours.name, 1, 100), sample(peer.name, 1, 50)])
+    write_json(results, tmp_path / "workers.json")
+    assert workers.table(tmp_path / "workers.json").splitlines()[2:] == [
+        "| Penstock | 100 |  |  |  |  /  | yes |",
+        "| RQ, Redis | 50 | 2 x |  |  |  /  | no |",
+    ]

@@ -35,8 +35,8 @@ class Library:
     app: str  # its module in `apps`
     worker: tuple[str, ...]
     packages: tuple[str, ...] = ()  # that its programs need; none: they run where this does
-    jobs: int = 1_000  # of a measurement: some seconds
-    batches: bool = False  # whether it has a call that puts many
+    jobs: int = 1_000  # of a measurement: a second or some
+    batches: int = 0  # jobs of a measurement with the call that puts many; 0: it has none
     greets: bool = False  # whether its worker says when it is ready; then it comes before the producer
     tables: bool = False  # whether its app, run by itself, has to create tables first
 
@@ -68,18 +68,18 @@ POSTGRES = f"host={HOST} port={{port}} user=postgres dbname=postgres"
 APPS = "benchmarks.jobs.apps"
 GREETING = "ready"
 
-OWN = Library("penstock", ("python", "-m", f"{APPS}.penstock"), jobs=10_000, batches=True, greets=True)
+OWN = Library("penstock", ("python", "-m", f"{APPS}.penstock"), jobs=5_000, batches=30_000, greets=True)
 CELERY = Library("celery", ("celery", "-A", f"{APPS}.celery", "worker", "--concurrency", "8"), ("celery",))
 DRAMATIQ = Library(
     "dramatiq", ("dramatiq", f"{APPS}.dramatiq", "--processes", "2", "--threads", "4"), ("dramatiq",)
 )
-RQ = Library("rq", ("rq", "worker-pool", "--num-workers", "8", "--url", REDIS), ("rq",), jobs=200, batches=True)
+RQ = Library("rq", ("rq", "worker-pool", "--num-workers", "8", "--url", REDIS), ("rq",), jobs=200, batches=200)
 HUEY = Library("huey", ("huey_consumer", f"{APPS}.huey.huey", "--workers", "8"), ("huey",))
 PROCRASTINATE = Library(
     "procrastinate",
     ("procrastinate", "--app", f"{APPS}.procrastinate.app", "worker", "--concurrency", "8"),
     ("procrastinate", "psycopg"),
-    batches=True,
+    batches=1_000,
     tables=True,
 )
 TASKIQ = Library(
