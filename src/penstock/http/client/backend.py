@@ -17,7 +17,7 @@ from penstock.http.client import address, together
 from penstock.http.client.calls import Call, call_of
 from penstock.http.client.connection import AnyPool, Pool
 from penstock.http.client.failures import PATIENCE, TRIES, Failure, Lost, Patience
-from penstock.http.client.together import AGAIN, ALONE, key_of
+from penstock.http.client.together import AGAIN, ALONE, lane_of
 from penstock.system import blocking
 from penstock.system.clock import Clock, SystemClock
 
@@ -37,6 +37,7 @@ class Remote:
     opener: ClassVar[str]
     pool_type: ClassVar[type[AnyPool[Any]]]
     event_type: ClassVar[type[Any]]
+    _lanes: Any  # calls that go together
 
     def __init__(
         self,
@@ -52,7 +53,7 @@ class Remote:
         self.clock = clock or SystemClock()
         self.pool: Any = self.pool_type(self.address, self.closed)
         self.closing = self.event_type()
-        self._acks_in_claims = True  # until a server of an earlier version has refused one
+
         self._tries, self._patience = patience
 
     def closed(self) -> Exception:
@@ -96,7 +97,7 @@ class Remote:
         """
         await self.answered(Ack(operation.queue, operation.ack))
         claimed = await self.answered(operation.changed(ack=()))
-        self._acks_in_claims = False
+        self._lanes.mixes = False
         return claimed
 
     async def taken(self, operation: Claim | Pop) -> Any:
@@ -127,29 +128,30 @@ class _Ride:
 
 
 class _Lanes:
-    """Calls of threads that go together: for each key at most one request is under way.
+    """Calls of threads that go together: for each lane at most one request is under way.
 
     A call that finds none under way is sent at once. Otherwise it waits; the thread of the first one that waits
     sends the next request, for all of them.
     """
 
     def __init__(self, once: Callable[[Operation[Any]], Any]) -> None:
+        self.mixes = True  # acks may go with claims, which servers of earlier versions refuse
         self._once = once
         self._reset()
 
     def _reset(self) -> None:
         self._pid, self._lock = os.getpid(), threading.Lock()
-        self._lanes: dict[Hashable, list[_Ride]] = {}  # those that wait, by key
+        self._lanes: dict[Hashable, list[_Ride]] = {}  # those that wait, by lane
 
-    def run(self, key: Hashable, operation: Operation[Any]) -> Any:
+    def run(self, lane: Hashable, operation: Operation[Any]) -> Any:
         """The operation's result, AGAIN, or ALONE; raises its error, also Failure."""
         if self._pid != os.getpid():
             self._reset()  # in a fork: the parent's threads are not here
         ride = None
         with self._lock:
-            waiting = self._lanes.get(key)
+            waiting = self._lanes.get(lane)
             if waiting is None:
-                self._lanes[key] = []
+                self._lanes[lane] = []
             else:
                 ride = _Ride(operation)
                 waiting.append(ride)
@@ -157,55 +159,55 @@ class _Lanes:
             try:
                 return self._once(operation)
             finally:
-                self._send_next(key)
+                self._send_next(lane)
         try:
             ride.gate.acquire()
         except BaseException:
-            self._leave(key, ride)
+            self._leave(lane, ride)
             raise
         if ride.riders is not None:
-            self._lead(key, ride.riders)
+            self._lead(lane, ride.riders)
         if isinstance(ride.share, Exception):
             raise ride.share
         return ride.share
 
-    def _send_next(self, key: Hashable) -> None:
+    def _send_next(self, lane: Hashable) -> None:
         """Have the first call that waits send the next request."""
         with self._lock:
-            waiting = self._lanes[key]
+            waiting = self._lanes[lane]
             if not waiting:
-                del self._lanes[key]
+                del self._lanes[lane]
                 return
-            count = together.fitting([ride.operation for ride in waiting])
-            riders, self._lanes[key] = waiting[:count], waiting[count:]
+            riders, self._lanes[lane] = together.chosen(waiting, self.mixes)
             riders[0].riders = riders
         riders[0].gate.release()
 
-    def _lead(self, key: Hashable, riders: list[_Ride]) -> None:
+    def _lead(self, lane: Hashable, riders: list[_Ride]) -> None:
         operations = [ride.operation for ride in riders]
         shares: list[Any] = [Lost("the request was interrupted")] * len(riders)
         try:
             shares = together.shares(operations, self._once(together.joined(operations)))
         except Exception as error:
             shares = together.shares_of(operations, error)
+            self.mixes &= not isinstance(error, InvalidArgument)
         finally:
-            self._send_next(key)
+            self._send_next(lane)
             for ride, share in zip(riders, shares, strict=True):
                 ride.share = share
                 if ride is not riders[0]:
                     ride.gate.release()
 
-    def _leave(self, key: Hashable, ride: _Ride) -> None:
+    def _leave(self, lane: Hashable, ride: _Ride) -> None:
         """The thread of a call was interrupted."""
         with self._lock:
-            waiting = self._lanes.get(key, [])
+            waiting = self._lanes.get(lane, [])
             if ride in waiting:
                 waiting.remove(ride)
                 return
             if ride.riders is None:
                 return  # its request is under way
             waiting[:0] = ride.riders[1:]
-        self._send_next(key)
+        self._send_next(lane)
 
 
 class RemoteBackend(Remote):
@@ -231,7 +233,7 @@ class RemoteBackend(Remote):
             return self._listed(operation)  # type: ignore[return-value, arg-type]
         if operation.http.polls and operation.wait > 0:
             return blocking.run(self.taken(operation))  # type: ignore[no-any-return, arg-type]
-        if isinstance(operation, Claim) and operation.ack and not self._acks_in_claims:
+        if isinstance(operation, Claim) and operation.ack and not self._lanes.mixes:
             self.run(Ack(operation.queue, operation.ack))
             operation = operation.changed(ack=())  # type: ignore[assignment]
         try:
@@ -243,11 +245,11 @@ class RemoteBackend(Remote):
 
     def _together(self, operation: Operation[Result]) -> Result:
         """The result of an operation, which may go together with others."""
-        key = key_of(operation)
-        if key is None:
+        lane = lane_of(operation)
+        if lane is None:
             return self.ask(call_of(operation))
         try:
-            while (result := self._lanes.run(key, operation)) is AGAIN:
+            while (result := self._lanes.run(lane, operation)) is AGAIN:
                 pass
         except Failure as failure:
             return blocking.run(self.again(call_of(operation), failure))

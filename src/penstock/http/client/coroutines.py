@@ -16,7 +16,7 @@ from penstock.http.client.backend import HELLO, Remote
 from penstock.http.client.calls import Answer, AnswerReader, Call, call_of
 from penstock.http.client.connection import CONNECT_TIMEOUT, AnyPool
 from penstock.http.client.failures import Failure, Lost, NotSent, TimedOut, lost, not_sent, reason
-from penstock.http.client.together import AGAIN, ALONE, key_of
+from penstock.http.client.together import AGAIN, ALONE, lane_of
 from penstock.system.clock import Clock, pause
 
 Result = TypeVar("Result")
@@ -173,47 +173,52 @@ class _Ride(NamedTuple):
 
 
 class _Lanes:
-    """Calls of coroutines that go together: for each key at most one request is under way."""
+    """Calls of coroutines that go together: for each lane at most one request is under way."""
 
     def __init__(
         self, once: Callable[[Operation[Any]], Awaitable[Any]], run: Callable[[Operation[Any]], Awaitable[Any]]
     ) -> None:
+        self.mixes = True  # acks may go with claims, which servers of earlier versions refuse
+        self._crowded = False  # the latest request had several calls
         self._once = once
         self._run = run
-        self._lanes: dict[Hashable, list[_Ride]] = {}  # those that wait, by key
+        self._lanes: dict[Hashable, list[_Ride]] = {}  # those that wait, by lane
         self._tasks: set[asyncio.Task[None]] = set()
 
-    async def run(self, key: Hashable, operation: Operation[Any]) -> Any:
+    async def run(self, lane: Hashable, operation: Operation[Any]) -> Any:
         """The operation's result, AGAIN, or ALONE; raises its error, also Failure."""
-        waiting = self._lanes.get(key)
+        loop, waiting = asyncio.get_running_loop(), self._lanes.get(lane)
         if waiting is None:
-            self._lanes[key] = []
-            try:
-                return await self._once(operation)
-            finally:
-                self._send_next(key)
-        ride = _Ride(operation, asyncio.get_running_loop().create_future())
+            self._lanes[lane] = waiting = []
+            if not self._crowded:
+                try:
+                    return await self._once(operation)
+                finally:
+                    self._send_next(lane)
+            loop.call_soon(self._send_next, lane)  # others call in the same turn, as they did before
+        ride = _Ride(operation, loop.create_future())
         waiting.append(ride)
         return await ride.share
 
-    def _send_next(self, key: Hashable) -> None:
-        waiting = [ride for ride in self._lanes[key] if not ride.share.done()]  # without cancelled ones
+    def _send_next(self, lane: Hashable) -> None:
+        waiting = [ride for ride in self._lanes[lane] if not ride.share.done()]  # without cancelled ones
         if not waiting:
-            del self._lanes[key]
+            del self._lanes[lane]
             return
-        count = together.fitting([ride.operation for ride in waiting])
-        self._lanes[key] = waiting[count:]
-        self._begin(self._send(key, waiting[:count]))
+        riders, self._lanes[lane] = together.chosen(waiting, self.mixes)
+        self._crowded = len(riders) > 1
+        self._begin(self._send(lane, riders))
 
-    async def _send(self, key: Hashable, riders: list[_Ride]) -> None:
+    async def _send(self, lane: Hashable, riders: list[_Ride]) -> None:
         operations = [ride.operation for ride in riders]
         shares: list[Any] = [Lost("the request was cancelled")] * len(riders)
         try:
             shares = together.shares(operations, await self._once(together.joined(operations)))
         except Exception as error:
             shares = together.shares_of(operations, error)
+            self.mixes &= not isinstance(error, InvalidArgument)
         finally:
-            self._send_next(key)
+            self._send_next(lane)
             for ride, share in zip(riders, shares, strict=True):
                 if ride.share.done():  # cancelled meanwhile: what was claimed for it is for others
                     if receipts := together.receipts_of(share):
@@ -256,24 +261,24 @@ class RemoteBackend(Remote):
             return self.taken(operation)  # type: ignore[arg-type]
         if isinstance(operation, Claim) and operation.ack:
             return self._acking(operation)  # type: ignore[return-value]
-        key = key_of(operation)
-        return self.ask(call_of(operation)) if key is None else self._together(key, operation)
+        lane = lane_of(operation)
+        return self.ask(call_of(operation)) if lane is None else self._together(lane, operation)
 
     async def _acking(self, operation: Claim) -> list[Message]:
         """The messages of a claim that acknowledges others."""
-        if not self._acks_in_claims:
+        if not self._lanes.mixes:
             await self.run(Ack(operation.queue, operation.ack))
             return await self.run(operation.changed(ack=()))
-        key = key_of(operation)
+        lane = lane_of(operation)
         try:
-            return await (self.ask(call_of(operation)) if key is None else self._together(key, operation))
+            return await (self.ask(call_of(operation)) if lane is None else self._together(lane, operation))
         except InvalidArgument:
             return await self.acked_before(operation)
 
-    async def _together(self, key: Hashable, operation: Operation[Result]) -> Result:
+    async def _together(self, lane: Hashable, operation: Operation[Result]) -> Result:
         """The result of an operation that may go together with others."""
         try:
-            while (result := await self._lanes.run(key, operation)) is AGAIN:
+            while (result := await self._lanes.run(lane, operation)) is AGAIN:
                 pass
         except Failure as failure:
             return await self.again(call_of(operation), failure)

@@ -6,7 +6,7 @@ receipts one by one; a caller whose share cannot be told from that asks again.
 """
 
 from collections.abc import Callable, Hashable, Sequence
-from typing import Any
+from typing import Any, Protocol, TypeVar
 
 from penstock.contract.message import Message
 from penstock.contract.operation import Operation
@@ -36,82 +36,110 @@ class Share:
 AGAIN, ALONE = Share(), Share()
 
 
-def _key_of_put(put: Put) -> Hashable | None:
+class Ride(Protocol):
+    """A call that waits for the request under way."""
+
+    @property
+    def operation(self) -> Operation[Any]:
+        """What it asks for."""
+
+
+AnyRide = TypeVar("AnyRide", bound=Ride)
+
+
+def _lane_of_put(put: Put) -> Hashable | None:
     entries = put.entries
     if len(entries) > _FEW or sum([len(entry.payload) for entry in entries]) > _SMALL:
         return None
     return Put, put.queue
 
 
-def _key_of_claim(claim: Claim) -> Hashable | None:
+def _lane_of_claim(claim: Claim) -> Hashable | None:
     if claim.n + len(claim.ack) > _FEW or claim.wait > 0:
         return None
-    return Claim, claim.queue, claim.lease, claim.consumer
+    return Claim, claim.queue
 
 
-def _key_of_settling(operation: Any) -> Hashable | None:
+def _lane_of_settling(operation: Any) -> Hashable | None:
     if len(operation.receipts) > _FEW:
         return None
     kind = type(operation)
+    if kind is Ack:
+        return Claim, operation.queue
     if kind is Fail:
         return Fail, operation.queue, operation.delay, operation.reason
     return (kind, operation.queue, operation.lease) if kind is Extend else (kind, operation.queue)
 
 
-_KEYS: dict[type[Operation[Any]], Callable[[Any], Hashable | None]] = {
-    Put: _key_of_put,
-    Claim: _key_of_claim,
-    **dict.fromkeys((Ack, Fail, Release, Extend), _key_of_settling),
+_LANES: dict[type[Operation[Any]], Callable[[Any], Hashable | None]] = {
+    Put: _lane_of_put,
+    Claim: _lane_of_claim,
+    **dict.fromkeys((Ack, Fail, Release, Extend), _lane_of_settling),
 }
 
 
-def key_of(operation: Operation[Any]) -> Hashable | None:
-    """Operations with the same key can go together; None: this one goes alone."""
-    key = _KEYS.get(type(operation))
-    return None if key is None else key(operation)
+def lane_of(operation: Operation[Any]) -> Hashable | None:
+    """Operations of one lane wait for one another, and can go together; None: this one goes alone."""
+    lane = _LANES.get(type(operation))
+    return None if lane is None else lane(operation)
 
 
-def fitting(operations: Sequence[Any]) -> int:
-    """How many of these operations, at least one, go as one request."""
-    count = size = 0
-    for at, each in enumerate(operations):
-        if type(each) is Put:
-            count += len(each.entries)
-            size += sum([len(entry.payload) for entry in each.entries])
+def chosen(waiting: Sequence[AnyRide], mixes: bool) -> tuple[list[AnyRide], list[AnyRide]]:
+    """The calls of a lane that go as one request, and those that go on waiting.
+
+    Claims go with claims alike, and take acks along if the server `mixes` the two.
+    """
+    riders: list[AnyRide] = []
+    others: list[AnyRide] = []
+    kind, like, count, size = type(waiting[0].operation), None, 0, 0
+    for ride in waiting:
+        operation: Any = ride.operation
+        this = type(operation)
+        if this is Put:
+            more = len(operation.entries)
+            size += sum([len(entry.payload) for entry in operation.entries])
         else:
-            count += each.n + len(each.ack) if type(each) is Claim else len(each.receipts)
-        if at and (count > MOST or size > MOST_BYTES):
-            return at
-    return len(operations)
+            more = operation.n + len(operation.ack) if this is Claim else len(operation.receipts)
+        wanted = (operation.lease, operation.consumer) if this is Claim else like
+        if like is None:
+            like = wanted
+        full = riders and (count + more > MOST or size > MOST_BYTES)
+        if full or wanted != like or (this is not kind and not mixes):
+            others.append(ride)
+        else:
+            riders.append(ride)
+            count += more
+    return riders, others
 
 
 def joined(operations: Sequence[Any]) -> Any:
-    """Operations of one key as one."""
+    """Operations of one request as one."""
     first = operations[0]
     if len(operations) == 1:
         return first
     if type(first) is Put:
         return Put(first.queue, [entry for each in operations for entry in each.entries])
-    if type(first) is Claim:
-        acks = [receipt for each in operations for receipt in each.ack]
-        return first.changed(n=sum([each.n for each in operations]), ack=acks or ())
+    if claims := [each for each in operations if type(each) is Claim]:
+        acks = [receipt for each in operations for receipt in (each.ack if type(each) is Claim else each.receipts)]
+        return claims[0].changed(n=sum([each.n for each in claims]), ack=acks or ())
     return first.changed(receipts=[receipt for each in operations for receipt in each.receipts])
 
 
 def shares(operations: Sequence[Any], result: Any) -> list[Any]:
     """Each operation's share of the result of all."""
-    kind = type(operations[0])
     if len(operations) == 1:
         return [result]
+    kind = type(operations[0])
     if kind is Put:
         return _cut(result, [len(each.entries) for each in operations])
-    if kind is Claim:
-        given: list[Any] = _cut(result, [each.n for each in operations])
-        # Fewer than were wanted may be due to the size of the messages, so that there may be more.
-        return [share or AGAIN for share in given] if result else given
     if kind is Extend:
         return [Held(result.lease_until, _among(result.lost, each.receipts)) for each in operations]
-    return [None] * len(operations)
+    if not isinstance(result, list):
+        return [None] * len(operations)
+    given = iter(_cut(result, [each.n for each in operations if type(each) is Claim]))
+    # Fewer than were wanted may be due to the size of the messages, so that there may be more.
+    nothing: Any = AGAIN if result else []
+    return [(next(given) or nothing) if type(each) is Claim else None for each in operations]
 
 
 def shares_of(operations: Sequence[Any], error: Exception) -> list[Any]:
@@ -121,9 +149,9 @@ def shares_of(operations: Sequence[Any], error: Exception) -> list[Any]:
     if isinstance(error, LeaseExpired):
         found = []
         for each in operations:
-            claims = type(each) is Claim
-            lost = _among(error.receipts, each.ack if claims else each.receipts)
-            found.append(LeaseExpired(error.queue, lost) if lost else AGAIN if claims else None)
+            lost = _among(error.receipts, each.ack if type(each) is Claim else each.receipts)
+            nothing = AGAIN if type(each) is Claim else None
+            found.append(LeaseExpired(error.queue, lost) if lost else nothing)
         return found
     return [ALONE if each.is_repeatable() or isinstance(error, _REFUSALS) else error for each in operations]
 
