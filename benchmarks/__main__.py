@@ -32,6 +32,7 @@ PARTS = {
     "spark": ("spark",),
     "routing": ("spark_slate",),
     "streams": ("streams",),
+    "growth": ("growth",),
 }
 
 

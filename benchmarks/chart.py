@@ -1,6 +1,6 @@
-"""The chart of the README, from the results of a run.
+"""The charts of README and docs, from the results of the parts `journal` and `growth`.
 
-python -m benchmarks.chart benchmarks/out/journal.json docs/images/peers.svg
+python -m benchmarks.chart benchmarks/out docs/images
 """
 
 import json
@@ -8,7 +8,11 @@ import sys
 from pathlib import Path
 
 import matplotlib as mpl
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.ticker import FuncFormatter, NullLocator
+
+from benchmarks.growth import MESSAGES, QUEUES
 
 STEPS = {
     "put": "put",
@@ -18,18 +22,29 @@ STEPS = {
 }
 PEERS = {"persist-queue": "#8aa39f", "litequeue": "#b9a26a", "huey": "#9a86b0", "diskcache": "#b58378"}
 OURS = "#0f766e"
+INK, SOFT = "#3b4a48", "#5b666e"
+# Panels of the chart of growth: what is drawn, on which scale, and the lines with their colours.
+GROWTH = {
+    "embedded, µs of CPU": {"put": OURS, "claim": "#b9a26a", "ack": "#9a86b0"},
+    "over HTTP, µs of the server's CPU": {"HTTP put": OURS, "HTTP claim": "#b9a26a", "HTTP ack": "#9a86b0"},
+    "whole stores, seconds": {
+        "open": OURS,
+        "pack": "#8aa39f",
+        "report": "#b58378",
+        "Spark, count by state": "#9a86b0",
+    },
+    "memory, MB": {"memory": OURS},
+}
 
 
-def rates(results: Path) -> dict[str, float]:
-    """Operations per second of each cell, by its name."""
+def values(results: Path) -> dict[str, float]:
+    """The median of each cell, by its name."""
     cells = json.loads(results.read_text())["cells"]
     return {cell["name"]: cell["value"]["median"] for cell in cells if cell["value"]}
 
 
-def draw(measured: dict[str, float], out: Path) -> None:
+def draw_peers(measured: dict[str, float], out: Path) -> None:
     """Bars of each step: ours, and every peer that offers it."""
-    # Texts stay texts, and the same numbers give the same file.
-    mpl.rcParams |= {"svg.fonttype": "none", "svg.hashsalt": "penstock", "font.family": "sans-serif"}
     figure = Figure(figsize=(9, 3.6), layout="constrained")
     axes = figure.subplots(1, len(STEPS))
     for axis, (step, title) in zip(axes, STEPS.items(), strict=True):
@@ -55,5 +70,40 @@ def draw(measured: dict[str, float], out: Path) -> None:
     figure.savefig(out, transparent=True, metadata={"Date": None})
 
 
+def draw_growth(measured: dict[str, float], out: Path) -> None:
+    """A line for each operation: by the messages of a queue above, by the queues of a store below."""
+    figure = Figure(figsize=(11, 5.2), layout="constrained")
+    rows = figure.subplots(2, len(GROWTH))
+    for row, (word, points) in zip(rows, (("messages", MESSAGES), ("queues", QUEUES)), strict=True):
+        for axis, (title, lines) in zip(row, GROWTH.items(), strict=True):
+            for kind, colour in lines.items():
+                found = {at: measured.get(f"{kind}, {at:,} {word}") for at in points}
+                known = {at: value for at, value in found.items() if value is not None}
+                axis.plot(list(known), list(known.values()), "o-", color=colour, label=kind, markersize=4)
+            axis.set_title(title, fontsize=10, color=INK)
+            _style(axis, points, word)
+    figure.savefig(out, transparent=True, metadata={"Date": None})
+
+
+def _style(axis: Axes, points: tuple[int, ...], word: str) -> None:
+    axis.set_xscale("log")
+    axis.set_yscale("log")
+    low, high = axis.get_ylim()
+    axis.set_ylim(low / 2, high * 2)  # a line that is flat must look flat
+    axis.set_xticks(points, [f"{at:,}" for at in points])
+    axis.xaxis.set_minor_locator(NullLocator())
+    axis.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,g}"))
+    axis.yaxis.set_minor_locator(NullLocator())
+    axis.set_xlabel(word, fontsize=9, color=SOFT)
+    axis.tick_params(labelsize=8, labelcolor=SOFT)
+    axis.spines[["top", "right"]].set_visible(False)
+    axis.patch.set_alpha(0)
+    axis.legend(fontsize=7, frameon=False)
+
+
 if __name__ == "__main__":
-    draw(rates(Path(sys.argv[1])), Path(sys.argv[2]))
+    # Texts stay texts, and the same numbers give the same file.
+    mpl.rcParams |= {"svg.fonttype": "none", "svg.hashsalt": "penstock", "font.family": "sans-serif"}
+    folder, images = Path(sys.argv[1]), Path(sys.argv[2])
+    draw_peers(values(folder / "journal.json"), images / "peers.svg")
+    draw_growth(values(folder / "growth.json"), images / "growth.svg")
