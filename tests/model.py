@@ -1,8 +1,9 @@
-"""The model: a naive queue, a list of messages that every operation searches.
+"""The model: a naive queue, a list of messages that every operation searches; and several, with moves between.
 
 It is slow, and written independently of the ledger, so that the two agree only where both are right.
 """
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
@@ -27,6 +28,8 @@ class Item:
     stream: str | None = None  # that holds it
     read_at: dict[str, int] = field(default_factory=dict)  # when each stream claimed it last
     group: str | None = None
+    payload: str = ""
+    origin: str | None = None  # the queue that a dead letter failed in
 
 
 @dataclass
@@ -78,7 +81,7 @@ class Model:
         if item.expires_at == self.now or item.outcome == "done":
             self.items.remove(item)
         else:
-            self._failed(item, self.now, "lease expired")
+            self._failed(item, None, "lease expired")
 
     def state(self, item: Item) -> str:
         if item.outcome:
@@ -171,7 +174,7 @@ class Model:
         return [item.seq for item in popped]
 
     def settle(
-        self, how: str, receipts: list[tuple[int, int]], delay: int = 0, reason: str | None = None
+        self, how: str, receipts: list[tuple[int, int]], delay: int | None = 0, reason: str | None = None
     ) -> list[tuple[int, int]]:
         """Ack, fail or release; the receipts that were lost."""
         held = self._held(receipts)
@@ -187,7 +190,7 @@ class Model:
             if how == "ack":
                 self._done(item)
             elif how == "fail":
-                self._failed(item, self.now + delay, reason)
+                self._failed(item, delay, reason)
             else:
                 self._back(item, self.now)
         return lost
@@ -298,7 +301,7 @@ class Model:
         for item in self._let_go(stream):
             if item.seq in known.failures:
                 reason, delay = known.failures[item.seq]
-                self._failed(item, self.now + delay, reason)
+                self._failed(item, delay or None, reason)
             else:
                 self._done(item)
         known.settled.append(known.held)
@@ -350,13 +353,84 @@ class Model:
         else:
             item.outcome, item.settled_at, item.reason = "done", self.now, None
 
-    def _failed(self, item: Item, visible_at: int, reason: str | None) -> None:
+    def _failed(self, item: Item, delay: int | None, reason: str | None) -> None:
+        """Milliseconds until it comes back; None: the first of the queue's backoff, times its factor each time."""
+        if delay is None:
+            first, factor, most = self.settings.backoff or (0, 1, 0)
+            delay = round(1000 * min(most, first * math.prod([factor] * (item.attempts - 1))))
         item.reason = reason
         if self.settings.max_attempts and item.attempts >= self.settings.max_attempts:
             item.waiting, item.nonce, item.lease_until = False, None, None
             item.outcome, item.settled_at = "failed", self.now
         else:
-            self._back(item, visible_at)
+            self._back(item, self.now + delay)
 
     def _back(self, item: Item, visible_at: int) -> None:
         item.waiting, item.nonce, item.lease_until, item.visible_at = True, None, None, visible_at
+
+
+MOVABLE = ("delayed", "available", "failed")
+
+
+class Models:
+    """Queues of one store. Messages that have failed for good go to the dead_letter of their queue, and back."""
+
+    def __init__(self, queues: dict[str, Settings], now: int) -> None:
+        self.queues = {name: Model(settings) for name, settings in queues.items()}
+        self.advance(now)
+
+    def advance(self, now: int) -> None:
+        for queue in self.queues.values():
+            queue.advance(now)
+        for name, queue in sorted(self.queues.items()):
+            if (target := queue.settings.dead_letter) is not None:
+                for item in self._in_order(name, ("failed",))[: self.room(target)]:
+                    item.origin = name
+                    self._bring(item, name, target)
+
+    def room(self, name: str) -> int:
+        counts, most = self.queues[name].counts(), self.queues[name].settings.max_size
+        return (
+            max(0, most - sum(counts[each] for each in ("delayed", "available", "in_flight"))) if most else 1 << 32
+        )
+
+    def move(self, name: str, target: str, seqs: list[int] | None) -> int | str:
+        """How many, or "full"; None: all that have failed."""
+        items = self._in_order(name, ("failed",) if seqs is None else MOVABLE, seqs)
+        if len(items) > self.room(target):
+            return "full"
+        for item in items:
+            self._bring(item, name, target)
+        return len(items)
+
+    def redrive(self, name: str, seqs: list[int] | None) -> int:
+        """How many; dead letters go back to their origin."""
+        letters: list[Item] = []
+        if any(queue.settings.dead_letter == name for queue in self.queues.values()):
+            items = self._in_order(name, MOVABLE, seqs)
+            letters = [item for item in items if item.origin in self.queues and item.origin != name]
+        for item in letters:
+            origin, item.origin = item.origin, None
+            assert origin is not None
+            self._bring(item, name, origin)
+        return len(letters) + len(self.queues[name].redrive(seqs))
+
+    def _in_order(self, name: str, states: tuple[str, ...], seqs: list[int] | None = None) -> list[Item]:
+        queue = self.queues[name]
+        found = [
+            item for item in queue.items if queue.state(item) in states and (seqs is None or item.seq in seqs)
+        ]
+        return sorted(found, key=lambda item: item.seq)
+
+    def _bring(self, item: Item, name: str, target: str) -> None:
+        """It is new there, but for what it expires at, its group, its priority and a delay that still runs."""
+        source, goal = self.queues[name], self.queues[target]
+        visible_at = source.now if item.outcome else max(source.now, item.visible_at)
+        source.items.remove(item)
+        goal.items.append(
+            Item(
+                *(goal.next_seq, item.priority, visible_at, item.expires_at, None, source.now),
+                group=item.group, payload=item.payload, origin=item.origin,
+            )
+        )  # fmt: skip
+        goal.next_seq += 1

@@ -18,7 +18,8 @@ import pytest
 
 import penstock
 import penstock.aio
-from penstock import Draft, LeaseExpired, Message, Queue, QueueNotFound, StoreClosed
+from penstock import DiskFull, Draft, LeaseExpired, Message, Queue, QueueNotFound, StoreClosed
+from penstock.contract.operations import Ack, Claim
 from penstock.http.server import serve_in_thread
 from penstock.workers import Fail, Release, Result, Worked, exponential
 from tests.conformance.blocking import BlockingQueue, BlockingStore
@@ -389,12 +390,41 @@ def test_the_backoff_of_the_queue_is_that_of_its_workers_unless_they_have_one(st
         ({}, 30),
         ({"backoff": 0.007}, 7),
         ({"backoff": lambda _: 0.008}, 8),
+        ({"backoff": (0.003, 4, 10)}, 12),
     ]
     for options, milliseconds in cases:
         queue = store.create(f"jobs-{milliseconds}", keep_done=None, backoff=(0.01, 3, 10))
         queue.put(b"x")
         assert work(queue, fail_twice, until_empty=True, **options) == Worked(acked=1, failed=2)
         assert waited(queue) == milliseconds
+
+
+@QUEUES_THAT_SAY
+def test_a_backoff_that_changes_applies_to_workers_that_run(store: penstock.Store) -> None:
+    queue = store.create("jobs", keep_done=None)
+    queue.put(b"x")
+
+    def handler(message: Message) -> None:
+        if message.attempts == 1:
+            queue.update(backoff=(0.01, 3, 10))
+        fail_twice(message)
+
+    assert work(queue, handler, until_empty=True) == Worked(acked=1, failed=2)
+    assert waited(queue) == 30
+
+
+def test_a_backoff_that_is_taken_from_the_queue_leaves_workers_the_usual_one(local: Queue) -> None:
+    local.update(backoff=(0.01, 3, 10))
+    local.put(b"x")
+
+    def handler(message: Message) -> None:
+        local.update(backoff=None)
+        if message.attempts == 1:
+            raise OSError
+
+    assert work(local, handler, until_empty=True) == Worked(acked=1, failed=1)
+    [message] = local.messages("done")
+    assert message.visible_at - (local.attempts(message.id)[0].ended_at or 0) == 1000
 
 
 def test_without_a_backoff_of_the_queue_a_worker_waits_for_seconds_that_double(local: Queue) -> None:
@@ -683,7 +713,10 @@ def test_a_server_that_goes_and_comes_back_is_waited_for(
 
 @pytest.mark.parametrize(
     "options",
-    [{"concurrency": 0}, {"concurrency": 10_001}, {"lease": 0}, {"grace": -1}, {"backoff": -1}, {"consumer": ""}],
+    [
+        *({"concurrency": 0}, {"concurrency": 10_001}, {"lease": 0}, {"grace": -1}, {"consumer": ""}),
+        *({"backoff": -1}, {"backoff": (9, 2, 8)}, {"backoff": (1, 2)}),
+    ],
 )
 def test_options_that_make_no_sense_are_refused(local: Queue, options: dict[str, Any]) -> None:
     with pytest.raises(penstock.InvalidArgument):
@@ -859,3 +892,40 @@ def test_a_million_messages_through_four_processes_of_which_one_is_killed_end_as
         states = [(int(message.payload), message.state) for message in store.queue("jobs").messages()]
     expected = [(number, "failed" if is_hopeless(number) else "done") for number in range(count)]
     assert sorted(states) == expected
+
+
+# Acks that go along with the next claim
+
+
+def test_a_busy_worker_acknowledges_and_claims_in_one_step() -> None:
+    with penstock.open("memory:") as store:
+        store.queue().put_many([b"a"] * 9)
+        run, asked = store.run, []
+
+        def noted(operation: Any) -> Any:
+            asked.append(operation)
+            return run(operation)
+
+        store.run = noted
+        assert penstock.work(store.queue(), lambda message: None, 1, until_empty=True).acked == 9
+        claims = [each for each in asked if isinstance(each, Claim)]
+        assert sum(len(claim.ack) for claim in claims) == 9
+        assert not any(isinstance(each, Ack) for each in asked)
+
+
+def test_what_a_claim_could_not_acknowledge_is_acknowledged_all_the_same() -> None:
+    with penstock.open("memory:") as store:
+        store.queue().put_many([b"a"] * 4)
+        run = store.run
+        acked: list[str] = []
+
+        def refusing(operation: Any) -> Any:
+            if isinstance(operation, Claim) and operation.ack:
+                raise DiskFull("no room for claims")
+            if isinstance(operation, Ack):
+                acked.extend(operation.receipts)
+            return run(operation)
+
+        store.run = refusing
+        assert penstock.work(store.queue(), lambda message: None, 1, until_empty=True).acked == 4
+        assert len(set(acked)) == len(acked) == 4

@@ -33,6 +33,12 @@ class Call:
     given: dict[str, Any]  # the checked members of the request
     queue: str = ""  # the name in QueueUrl
 
+    @property
+    def is_unescaped(self) -> bool:
+        """Whether it is JSON in ASCII without escapes: SQS carries its texts, as JSON has no plain controls."""
+        body = self.request.body
+        return b"x-amz-target" in self.request.headers and body.isascii() and b"\\" not in body
+
     async def run(self, operation: Operation[Result]) -> Result:
         """Run an operation of the contract."""
         result: Result = await self.backend.run(operation)
@@ -61,11 +67,10 @@ Handler: TypeAlias = Callable[[Call], Awaitable[dict[str, Any]]]  # the members 
 
 @lru_cache(maxsize=1024)
 def queue_of(url: str) -> str:
-    """The queue's name in a queue URL, of any host; SqsError."""
-    _, slash, last = url.rpartition("/")
+    """The queue's name in a queue URL, of any host; a name alone is as good. SqsError."""
     try:
-        name = unquote(last, errors="strict")
-        if slash and name:
+        name = unquote(url.rpartition("/")[2], errors="strict")
+        if name:
             return names.checked(name)
     except (PenstockError, ValueError):
         pass
