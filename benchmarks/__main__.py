@@ -33,6 +33,7 @@ PARTS = {
     "routing": ("spark_slate",),
     "streams": ("streams",),
     "workers": ("workers",),
+    "growth": ("growth",),
 }
 
 

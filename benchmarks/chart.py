@@ -2,17 +2,20 @@
 
 python -m benchmarks.chart peers benchmarks/out/journal.json docs/images/peers.svg
 python -m benchmarks.chart workers benchmarks/out/workers.json docs/images/workers.svg
+python -m benchmarks.chart growth benchmarks/out/growth.json docs/images/growth.svg
 """
 
 import json
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import matplotlib as mpl
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.ticker import FuncFormatter, NullLocator
 
+from benchmarks.growth import MESSAGES, QUEUES
 from benchmarks.jobs.systems import EMBEDDED, PEERS, SERVED
 
 STEPS = {
@@ -23,6 +26,14 @@ STEPS = {
 }
 EMBEDDED_PEERS = {"persist-queue": "#8aa39f", "litequeue": "#b9a26a", "huey": "#9a86b0", "diskcache": "#b58378"}
 OURS, SAFE, LOST = "#0f766e", "#8aa39f", "#c9b8b4"
+
+# Panels of the chart of growth, with the lines in each and their colours.
+GROWTH = {
+    "embedded, µs of CPU": {"put": OURS, "claim": "#b9a26a", "ack": "#9a86b0"},
+    "over HTTP, µs of the server's CPU": {"HTTP put": OURS, "HTTP claim": "#b9a26a", "HTTP ack": "#9a86b0"},
+    "seconds": {"open": OURS, "pack": "#8aa39f", "report": "#b58378", "Spark, count by state": "#9a86b0"},
+    "memory, MB": {"memory": OURS},
+}
 
 Bars = Mapping[str, tuple[float, str]]  # value and colour by name
 
@@ -82,11 +93,46 @@ def _draw(axis: Axes, title: str, bars: Bars, form: Callable[[float], str]) -> N
     axis.patch.set_alpha(0)
 
 
+def growth(measured: Mapping[str, float]) -> Figure:
+    """A line for each operation: by the messages of a queue above, by the queues of a store below."""
+    figure = Figure(figsize=(11, 5.2), layout="constrained")
+    rows = figure.subplots(2, len(GROWTH))
+    for row, (word, points) in zip(rows, (("messages", MESSAGES), ("queues", QUEUES)), strict=True):
+        for axis, (title, lines) in zip(row, GROWTH.items(), strict=True):
+            for kind, colour in lines.items():
+                found = {at: measured.get(f"{kind}, {at:,} {word}") for at in points}
+                known = {at: value for at, value in found.items() if value is not None}
+                axis.plot(list(known), list(known.values()), "o-", color=colour, label=kind, markersize=4)
+            axis.set_title(title, fontsize=10, color="#3b4a48")
+            _scale(axis, points, word)
+    return figure
+
+
+def _scale(axis: Axes, points: Sequence[int], word: str) -> None:
+    axis.set_xscale("log")
+    axis.set_yscale("log")
+    low, high = axis.get_ylim()
+    axis.set_ylim(low / 2, high * 2)  # a line that is flat must look flat
+    axis.set_xticks(points, [f"{at:,}" for at in points])
+    axis.xaxis.set_minor_locator(NullLocator())
+    axis.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,g}"))
+    axis.yaxis.set_minor_locator(NullLocator())
+    axis.set_xlabel(word, fontsize=9, color="#5b666e")
+    axis.tick_params(labelsize=8, labelcolor="#5b666e")
+    axis.spines[["top", "right"]].set_visible(False)
+    axis.patch.set_alpha(0)
+    axis.legend(fontsize=7, frameon=False)
+
+
 def _say(figure: Figure, text: str) -> None:
     figure.supxlabel(text, fontsize=9, color="#5b666e")
 
 
-CHARTS: dict[str, Callable[[Mapping[str, float]], Figure]] = {"peers": peers, "workers": workers}
+CHARTS: dict[str, Callable[[Mapping[str, float]], Figure]] = {
+    "peers": peers,
+    "workers": workers,
+    "growth": growth,
+}
 
 
 def main(chart: str, results: Path, out: Path) -> None:

@@ -15,7 +15,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 import benchmarks.__main__ as cli
-from benchmarks import backlog, journal, page, peers, text, workers
+from benchmarks import backlog, growth, journal, page, peers, text, workers
 from benchmarks.harness import (
     RAW_APPEND,
     RAW_SEQUENTIAL,
@@ -576,6 +576,16 @@ def test_a_cell_of_the_journal_measures(name: str, tmp_path: Path, monkeypatch: 
     folder.mkdir(parents=True)
     [one] = [cell for cell in (*journal.CELLS, *backlog.CELLS, *text.CELLS) if cell.name == name]
     assert math.isfinite(one.measure(folder))
+
+
+@pytest.mark.parametrize("kind", ["put", "memory", "open"])
+def test_a_cell_of_growth_measures(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for constant, value in {"MESSAGES": (20,), "QUEUES": (4,), "SPREAD": 20, "TURNS": 1, "PER_TURN": 5}.items():
+        monkeypatch.setattr(growth, constant, value)
+    (folder := tmp_path / "visit" / "cell").mkdir(parents=True)
+    measured = {cell.name: cell.measure(folder) for cell in growth._cells() if cell.name.startswith(f"{kind}, ")}
+    assert list(measured) == [f"{kind}, 20 messages", f"{kind}, 4 queues"]
+    assert all(map(math.isfinite, measured.values()))
 
 
 def test_a_store_that_lost_messages_is_no_measurement(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
