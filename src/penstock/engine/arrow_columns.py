@@ -20,6 +20,7 @@ from penstock.contract.arrow import TIME
 from penstock.contract.message import LATEST, STATES, Attempt
 from penstock.contract.settings import Settings
 from penstock.rules.rows import DONE, FAILED, IN_FLIGHT, Page
+from penstock.rules.state import State
 
 Column = Any  # of numpy
 BODY = frozenset(("payload", "headers", "created_at", "received_at"))  # columns that are not in a queue's index
@@ -47,6 +48,7 @@ SOURCES: Mapping[str, tuple[str, ...]] = {
 _STATES = pa.array([None, *STATES], pa.string())
 _TEXTS = ("consumer", "reason", "group")  # columns that are no numbers
 _CLAIMED = (IN_FLIGHT, DONE, FAILED)
+_LATEST = ("in_flight", "done")  # states of messages whose latest attempt is in their row, and not in the history
 _PART, _SMALL_PART = 96 << 20, 4 << 20  # bytes of bodies that one task reads, at most and at least
 _PART_ROWS, _SMALL_PART_ROWS = 2_000_000, 100_000  # and rows
 _BATCH_ROWS, _BATCH_BYTES = 10_000, 12 << 20  # of a batch with bodies; a larger body has a batch of its own
@@ -232,6 +234,29 @@ def times(milliseconds: Column, missing: Column | None = None) -> pa.Array:
 
 def _numpy(column: pa.Array) -> Column:
     return column.to_numpy(zero_copy_only=False)
+
+
+def attempts_of(queue: str, state: State, schema: pa.Schema) -> pa.RecordBatch:
+    """A queue's rows in the table of attempts: those that ended, and by columns those of messages in flight or done."""
+    running = rows_of(state.pages(), 0, ("seq", "attempts", "claimed_at", "ends_at", "consumer", "state"), _LATEST)
+    done = _numpy(running["state"]) == DONE
+    columns = {
+        "queue": pa.repeat(pa.scalar(queue), len(running)),
+        "id": pc.cast(running["seq"], pa.string()),
+        "attempt": pc.cast(running["attempts"], pa.int32()),
+        "consumer": running["consumer"],
+        "claimed_at": times(_numpy(running["claimed_at"])),
+        "ended_at": times(_numpy(running["ends_at"]), ~done),
+        "outcome": pc.if_else(pa.array(done), pa.scalar("acked"), pa.scalar(None, pa.string())),
+        "reason": pa.nulls(len(running), pa.string()),
+    }
+    rows = pa.RecordBatch.from_arrays([columns[name] for name in schema.names], schema=schema)
+    ended = [(seq, attempt) for seq in sorted(state.history.dump()) for attempt in state.history.of(seq)]
+    if not ended:
+        return rows
+    past = rows_as_batch((attempt_row(queue, str(seq), attempt) for seq, attempt in ended), schema)
+    seqs = np.concatenate([np.array([seq for seq, _ in ended], np.int64), _numpy(running["seq"])])
+    return joined([past, rows]).take(pa.array(np.argsort(seqs, kind="stable")))
 
 
 # Rows that come one by one

@@ -149,11 +149,6 @@ class State:
         """The attempts at a message that have ended, packed."""
         return self.history.packed(seq)
 
-    def attempted(self) -> list[int]:
-        """The messages that have attempts."""
-        seqs = {*self.history.dump(), *self.rows.with_state(IN_FLIGHT), *self.rows.with_state(DONE)}
-        return sorted(seqs)
-
     def parts(self, n: int) -> list[int]:
         total, seen = self.size(), 0
         ends: list[int] = []

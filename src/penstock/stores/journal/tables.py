@@ -23,7 +23,7 @@ from penstock.contract.tables import Opener, Part, Read, Tables, Target
 from penstock.engine.arrow_columns import (
     BODY,
     INDEX_ROWS,
-    attempt_row,
+    attempts_of,
     batches_of,
     joined,
     parts_of,
@@ -71,15 +71,17 @@ class JournalTables(Tables):
         try:
             if read.table == "messages":
                 return _Messages(store, pins, schema, read).parts(list(found))
-            rows = _queues(store, found, schema) if read.table == "queues" else _attempts(store, found)
-            made = rows_as_batch(rows, schema)
+            if read.table == "queues":
+                made = rows_as_batch(_queues(store, found, schema), schema)
+            else:
+                made = joined([rows_as_batch((), schema), *_attempts(store, found, schema)])
             if not len(made):
                 pins.drop()
                 return []
             if not os.path.isdir(os.path.join(folder, FOLDER)):  # Kestrel left the folder: make nothing there
                 return [RowsPart(made)]
             pins.make()
-            return write_plan(pins.folder, [made], None)
+            return write_plan(pins.folder, parts_of(made, bodies=False), None)
         except BaseException:
             pins.drop()
             raise
@@ -372,14 +374,12 @@ def _queues(store: StoreSnapshot, found: Mapping[str, Settings], schema: pa.Sche
         yield queue_row(queue, given, counts)
 
 
-def _attempts(store: StoreSnapshot, queues: Iterable[str]) -> Iterator[dict[str, Any]]:
+def _attempts(store: StoreSnapshot, queues: Iterable[str], schema: pa.Schema) -> Iterator[pa.RecordBatch]:
     disk = ReadingDisk()
     for queue in queues:
         view = store.view(queue, disk.open, _nothing)
         if view is not None:
-            for seq in view.contents.attempted():
-                for attempt in view.contents.attempts(seq):
-                    yield attempt_row(queue, str(seq), attempt)
+            yield attempts_of(queue, view.contents, schema)
 
 
 # Streams

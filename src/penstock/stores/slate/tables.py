@@ -24,7 +24,7 @@ from penstock.contract.streams import StreamInfo
 from penstock.contract.tables import Opener, Part, Read, Staged, Tables, Target
 from penstock.engine.arrow_columns import (
     BODY,
-    attempt_row,
+    attempts_of,
     batches_of,
     joined,
     parts_of,
@@ -150,20 +150,16 @@ def _parts(view: View, taken: Snapshot, log: str, read: Read, schema: pa.Schema)
         ledger.state.advance(now)
     if read.table == "messages":
         return _messages(ledgers, taken, log, read.states, schema)
-    made = rows_as_batch(_queues(ledgers) if read.table == "queues" else _attempts(ledgers), schema)
-    return [RowsPart(None, log, _sent(made), ())] if len(made) else []
+    if read.table == "queues":
+        made = rows_as_batch(_queues(ledgers), schema)
+    else:
+        made = joined([attempts_of(name, ledger.state, schema) for name, ledger in ledgers.items()])
+    return [RowsPart(None, log, _sent(part), ()) for part in parts_of(made, bodies=False)] if len(made) else []
 
 
 def _queues(ledgers: dict[str, Ledger]) -> Iterator[dict[str, Any]]:
     for name, ledger in ledgers.items():
         yield queue_row(name, ledger.settings, ledger.state.counts())
-
-
-def _attempts(ledgers: dict[str, Ledger]) -> Iterator[dict[str, Any]]:
-    for name, ledger in ledgers.items():
-        for seq in ledger.state.attempted():
-            for attempt in ledger.state.attempts(seq):
-                yield attempt_row(name, str(seq), attempt)
 
 
 def _messages(
