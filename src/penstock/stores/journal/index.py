@@ -137,7 +137,9 @@ def read_index(disk: Disk, path: str) -> SavedIndex | None:
 
 def _check_places(page: Page, known: dict[int, int]) -> None:
     """Refuse bodies outside of the files that the index names."""
-    if not {place >> PLACE_BITS for place in page.place} <= known.keys():
+    first, last = min(page.place) >> PLACE_BITS, max(page.place) >> PLACE_BITS
+    files = {first} if first == last else {place >> PLACE_BITS for place in page.place}
+    if not files <= known.keys():
         raise ValueError("a message in no file")
     if max(page.size) > max(known.values()):
         raise ValueError("a message that is longer than any file")

@@ -61,6 +61,8 @@ _OFFSET = np.uint64((1 << PLACE_BITS) - 1)
 class JournalTables(Tables):
     """The tables of journal stores."""
 
+    has_history = True
+
     def check_settings(self, settings: Settings) -> None:
         check_start(settings)
 
@@ -328,7 +330,8 @@ class _Messages:
 
     def _kestrel_parts(self, queue: str, view: QueueSnapshot, items: Mapping[int, Item]) -> list[KestrelPart]:
         wanted = dict.fromkeys(["seq", "size", *self._wanted])
-        rows = rows_of(view.contents.pages(), 0, [name for name in wanted if name != "place"], self._states)
+        contents, names = view.contents, [name for name in wanted if name != "place"]
+        rows = rows_of(contents.pages(), 0, names, self._states, contents.history)
         if not len(rows):
             return []
         if self._bodies:
@@ -342,7 +345,8 @@ class _Messages:
         return [KestrelPart(queue, view.files, _as_stream(part)) for part in parts_of(rows, self._bodies)]
 
     def _rows(self, queue: str, view: QueueSnapshot) -> pa.RecordBatch:
-        rows = rows_of(view.contents.pages(), len(self._queues), self._wanted, self._states)
+        contents = view.contents
+        rows = rows_of(contents.pages(), len(self._queues), self._wanted, self._states, contents.history)
         rows = located(rows, sorted(each.number for each in view.files), len(self._files))
         self._queues.append(queue)
         if self._bodies:

@@ -65,6 +65,8 @@ _COMMITTING = "committing"  # once this file is staged, only the owner may remov
 class SlateTables(Tables):
     """The tables of slate stores."""
 
+    has_history = True
+
     def parts(self, read: Read, schema: pa.Schema, owner: int) -> Sequence[Part]:
         log = parse(read.store).log
         taken = snapshot.take(read.store, owner, objects="payload" in schema.names or read.table == "log")
@@ -168,9 +170,8 @@ def _messages(
     bodies = bool(BODY.intersection(schema.names))
     wanted = dict.fromkeys([*sources_of(schema.names), "seq", "size"])
     wanted = {name: None for name in wanted if name not in ("place", "crc")}
-    found = [
-        rows_of(ledger.state.pages(), number, wanted, states) for number, ledger in enumerate(ledgers.values())
-    ]
+    contents = [ledger.state for ledger in ledgers.values()]
+    found = [rows_of(each.pages(), number, wanted, states, each.history) for number, each in enumerate(contents)]
     found = [each for each in found if len(each)]
     if not found:
         return []
