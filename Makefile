@@ -24,7 +24,8 @@ tools: setup ## Get Chromium (as root on Debian) and promtool for the tests that
 	|| { apt-get update -qq && apt-get install -qq -y --no-install-recommends chromium; } >/dev/null 2>&1 \
 	|| echo "There is no Chromium, and none can be installed here: the tests of the console will be skipped."
 	@command -v promtool >/dev/null || test -x .venv/tools/usr/bin/promtool \
-	|| { mkdir -p .venv/tools && cd .venv/tools && apt-get download -qq prometheus && dpkg -x prometheus_*.deb . && rm prometheus_*.deb; } >/dev/null 2>&1 \
+	|| { mkdir -p .venv/tools && cd .venv/tools && { apt-get download -qq prometheus || { apt-get update -qq && apt-get download -qq prometheus; }; } \
+		&& dpkg -x prometheus_*.deb . && rm prometheus_*.deb; } >/dev/null 2>&1 \
 	|| echo "There is no promtool, and none can be downloaded here: its tests will be skipped."
 
 run: setup ## The whole pipeline: 100,000 events through Spark, queues, archive and report (a minute)
@@ -65,8 +66,8 @@ format: setup ## Format the code and fix what ruff can fix
 docs: setup ## Build the documentation site in site/; warnings are errors
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet
 
-bench: setup ## Measure against the raw limit of this machine and against peers (an hour): table, JSON, plot
-	$(BIN)/python -m benchmarks
+bench: setup ## Measure against the raw limit of this machine and against peers, up to ten minutes a part (PARTS="journal server")
+	$(BIN)/python -m benchmarks $(PARTS)
 
 dist: setup ## Build wheel and sdist into dist/, and test both and each extra in clean environments (minutes; PYTHONS=python3.13)
 	@$(BIN)/python -m tests.packaging $(PYTHONS)

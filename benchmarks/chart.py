@@ -1,6 +1,6 @@
 """The chart of the README, from the results of a run.
 
-python -m benchmarks.chart benchmarks/out/results.json docs/images/peers.svg
+python -m benchmarks.chart benchmarks/out/journal.json docs/images/peers.svg
 """
 
 import json

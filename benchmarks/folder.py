@@ -142,7 +142,7 @@ def _work(processes: int) -> Callable[[Path], float]:
 
 
 CELLS = [
-    Cell(BARE, GROUP, "ops/s", _lasting(_bare), "higher"),
+    Cell(BARE, GROUP, "ops/s", _lasting(_bare), "higher", of="limit"),
     Cell(PUT, GROUP, "ops/s", _lasting(_put), "higher", {BARE: 0.7}),
     Cell(PUT_MANY, GROUP, "ops/s", _lasting(_put_many), "higher", {PUT: 5}),
     Cell(ALONE, GROUP, "ops/s", _lasting(_work(1)), "higher"),

@@ -25,6 +25,8 @@ from benchmarks.probes import Machine, Raw, probe
 RAW_APPEND = "raw append"
 RAW_SEQUENTIAL = "raw sequential"
 
+Of = Literal["penstock", "peer", "limit"]
+
 
 @dataclass(frozen=True)
 class Cell:
@@ -39,7 +41,8 @@ class Cell:
         MB/s                                        bytes per second
         s        how many appends take that long    the time that bytes_per_op bytes take
 
-    `target` is for the value itself. Targets are minima, or with better="lower" maxima.
+    `target` is for the value itself. Targets are minima, or with better="lower" maxima. `of` says whose value it
+    is: Penstock's, that of a peer (what people use today), or a limit (the bare work, without a queue's promises).
     """
 
     name: str
@@ -50,6 +53,7 @@ class Cell:
     against: Mapping[str, float | None] = field(default_factory=dict)
     target: float | None = None
     bytes_per_op: float | None = None
+    of: Of = "penstock"
 
     def __post_init__(self) -> None:
         # A comparison without meaning must fail when it is written, not after an hour of rounds.
@@ -106,6 +110,7 @@ class Result:
     unit: str
     better: str
     bytes_per_op: float | None
+    of: Of
     value: Spread | None
     comparisons: list[Comparison]
     samples: list[Sample]
@@ -116,6 +121,7 @@ class Results:
     """The results of a run."""
 
     machine: Machine
+    date: str
     rounds: int
     seed: int
     raw_append: Spread | None
@@ -193,6 +199,7 @@ def summarise(
     raws = [raw for sample in samples for raw in (sample.before, sample.after) if raw]
     return Results(
         machine,
+        time.strftime("%Y-%m-%d", time.gmtime()),
         rounds,
         seed,
         spread(raw.append for raw in raws),
@@ -210,7 +217,7 @@ def _result(cell: Cell, samples: Sequence[Sample]) -> Result:
     if cell.target is not None:
         comparisons.append(_compare(cell, None, cell.target, values))
     return Result(
-        cell.name, cell.group, cell.unit, cell.better, cell.bytes_per_op, spread(values), comparisons, own
+        cell.name, cell.group, cell.unit, cell.better, cell.bytes_per_op, cell.of, spread(values), comparisons, own
     )
 
 

@@ -181,7 +181,7 @@ def _compared(
     against = {RAW_APPEND: of_raw} | {f"{name}, {what}": of_others for name in others}
     yield Cell(f"journal, {what}", group, "ops/s", measure(ours), "higher", against)
     for name, make in others.items():
-        yield Cell(f"{name}, {what}", group, "ops/s", measure(make), "higher")
+        yield Cell(f"{name}, {what}", group, "ops/s", measure(make), "higher", of="peer")
 
 
 def _in_bulk(what: str, measure: Measure, of_raw: float) -> Cell:

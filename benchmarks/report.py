@@ -1,12 +1,14 @@
-"""What a run found, as a table, as results.json and as results.png.
+"""What a run of a part found, as a table, as PART.json and as PART.svg.
 
-results.json holds the fields of `harness.Results`, and these names stay:
+PART.json holds the fields of `harness.Results`, and these names stay:
 
     machine        cores, python, system, filesystem (of the scratch folder)
+    date           of the run's end, in UTC
     rounds, seed   as given; the seed replays the order of visits
     raw_append     median, low, high of every append probe of the run, in appends per second
     raw_sequential the same of the sequential probes, in bytes per second
-    cells          one each: name, group, unit, better ("higher" or "lower"), bytes_per_op, and
+    cells          one each: name, group, unit, better ("higher" or "lower"), bytes_per_op, of ("penstock", "peer"
+                   or "limit"), and
       value          median, low, high over the rounds; null if every visit failed
       comparisons    against (a cell, "raw append", "raw sequential", or null for the value itself), target,
                      per_round (the ratios), median (of these), reached (null without target or ratio)
@@ -164,7 +166,15 @@ def write_plot(results: Results, path: Path) -> None:
     """A panel per group, a bar per comparison: to the right of the line its target is reached."""
     groups = by_group(results)
     lines = [sum(max(1, len(cell.comparisons)) for cell in cells) for cells in groups.values()]
-    with matplotlib.rc_context({"text.parse_math": False, "axes.spines.right": False, "axes.spines.top": False}):
+    with matplotlib.rc_context(
+        # Texts stay texts in the plot: the page that shows it has a font of its own.
+        {
+            "svg.fonttype": "none",
+            "text.parse_math": False,
+            "axes.spines.right": False,
+            "axes.spines.top": False,
+        }
+    ):
         # As wide as the longest words on both sides ask for, so that the bars always keep their room.
         letters = max(len(_left(cell)) for cell in results.cells)
         letters += max((len(_right(cell, each)) for cell in results.cells for each in cell.comparisons), default=0)
@@ -185,7 +195,7 @@ def write_plot(results: Results, path: Path) -> None:
         last.xaxis.set_major_formatter(FuncFormatter(lambda score, _: f"{score:g}x"))
         last.xaxis.set_minor_locator(NullLocator())
         last.set_xlabel("times as good as its target; dots are single rounds\n\n" + surroundings(results))
-        figure.savefig(path, dpi=110)
+        figure.savefig(path, metadata={"Date": None})
 
 
 def _left(result: Result) -> str:

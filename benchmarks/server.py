@@ -35,7 +35,7 @@ Scenario = Callable[[Broker], Awaitable[float]]
 Step = Callable[[Connection], Awaitable[object]]
 
 
-def _visit(broker: type[Broker], scenario: Scenario) -> Callable[[Path], float]:
+def visit(broker: type[Broker], scenario: Scenario) -> Callable[[Path], float]:
     """Start the broker, measure, and stop it."""
 
     def measure(folder: Path) -> float:
@@ -106,7 +106,7 @@ def _check(claimed: Sequence[Claimed], count: int) -> None:
         raise RuntimeError(f"of {count} messages {len(claimed)} came: the broker has lost some")
 
 
-def _put(connections: int, batch: int) -> Scenario:
+def put(connections: int, batch: int) -> Scenario:
     async def scenario(broker: Broker) -> float:
         producers, step = await _connect(broker, connections), _putting(batch)
         await _rate(producers, step, batch, WARM_UP)
@@ -115,7 +115,7 @@ def _put(connections: int, batch: int) -> Scenario:
     return scenario
 
 
-def _consume(connections: int, batch: int, prefilled: int) -> Scenario:
+def consume(connections: int, batch: int, prefilled: int) -> Scenario:
     async def scenario(broker: Broker) -> float:
         # Every connection consumes once to warm up, and some brokers push it another batch at the end.
         await _fill(broker, prefilled + 2 * connections * batch)
@@ -222,7 +222,7 @@ async def _idle_cpu(server: Broker) -> float:
 def _idle(scenario: Scenario) -> Callable[[Path], float]:
     def measure(folder: Path) -> float:
         _allow_files(IDLE + 1_000)
-        return _visit(Penstock, scenario)(folder)
+        return visit(Penstock, scenario)(folder)
 
     return measure
 
@@ -247,36 +247,36 @@ def _rates(
 ) -> Iterator[Cell]:
     """The cell of the server with its targets, and a cell of each broker."""
     yield Cell(
-        f"server, {what}", group, "ops/s", _visit(Penstock, scenario), "higher", {RAW_APPEND: None, **against}
+        f"server, {what}", group, "ops/s", visit(Penstock, scenario), "higher", {RAW_APPEND: None, **against}
     )
     for broker in brokers:
-        yield Cell(f"{broker.name}, {what}", group, "ops/s", _visit(broker, scenario), "higher")
+        yield Cell(f"{broker.name}, {what}", group, "ops/s", visit(broker, scenario), "higher", of="peer")
 
 
 def _latencies(percent: int, target: float) -> Iterator[Cell]:
     what, scenario = f"latency, {percent}%", _latency(percent)
     # A classic queue hands a message out before it is synced, so that is no latency of a durable message.
     against = _targets(what, INSTALLED, target, RabbitClassic=None)
-    yield Cell(f"server, {what}", LATENCY, "s", _visit(Penstock, scenario), "lower", against)
+    yield Cell(f"server, {what}", LATENCY, "s", visit(Penstock, scenario), "lower", against)
     for broker in INSTALLED:
-        yield Cell(f"{broker.name}, {what}", LATENCY, "s", _visit(broker, scenario), "lower")
+        yield Cell(f"{broker.name}, {what}", LATENCY, "s", visit(broker, scenario), "lower", of="peer")
 
 
 def _cells() -> Iterator[Cell]:
     what = f"put, {MANY} connections"
     against = _targets(what, INSTALLED, 1, RedisStream=0.25, RedisList=None)
-    yield from _rates(what, SINGLE, _put(MANY, 1), INSTALLED, against)
+    yield from _rates(what, SINGLE, put(MANY, 1), INSTALLED, against)
 
     single = f"claim and ack, {MANY} connections"
     against = _targets(single, INSTALLED, 0.4, RedisStream=None, RedisList=None)
-    yield from _rates(single, SINGLE, _consume(MANY, 1, PREFILLED), INSTALLED, against)
+    yield from _rates(single, SINGLE, consume(MANY, 1, PREFILLED), INSTALLED, against)
 
     what = f"put {BATCH} at once"
-    yield from _rates(what, BULK, _put(FEW, BATCH), BATCHING, _targets(what, BATCHING, 1))
+    yield from _rates(what, BULK, put(FEW, BATCH), BATCHING, _targets(what, BATCHING, 1))
 
     what = f"claim and ack {BATCH} at once"
     against = {**_targets(single, INSTALLED, 2), **dict.fromkeys(_targets(what, BATCHING, 2))}
-    yield from _rates(what, BULK, _consume(FEW, BATCH, PREFILLED_BATCHES * BATCH), BATCHING, against)
+    yield from _rates(what, BULK, consume(FEW, BATCH, PREFILLED_BATCHES * BATCH), BATCHING, against)
 
     for percent in (50, 99):
         yield from _latencies(percent, 2.5)

@@ -168,7 +168,7 @@ CELLS = [
         against={AS_SHIPPED: 5, RAW_SEQUENTIAL: None},
         bytes_per_op=KIB,
     ),
-    Cell(AS_SHIPPED, GROUP, "ops/s", _as_shipped, "higher"),
+    Cell(AS_SHIPPED, GROUP, "ops/s", _as_shipped, "higher", of="peer"),
     Cell(ONE_QUEUE, GROUP, "ops/s", partial(_route, 1), "higher"),
     Cell(
         f"slate, router, {QUEUES:,} queues with one equality each",

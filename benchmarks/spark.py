@@ -263,6 +263,7 @@ CELLS = [
         "messages/s",
         _rate("parquet payloads", _bytes, _theirs, 1024),
         "higher",
+        of="peer",
     ),
     Cell(
         f"spark reads a journal, {STATES}",
@@ -278,6 +279,7 @@ CELLS = [
         "messages/s",
         _rate("parquet states", _count, _theirs, 1),
         "higher",
+        of="peer",
     ),
     Cell(
         "spark writes a journal",
@@ -293,6 +295,7 @@ CELLS = [
         "messages/s",
         _writing("parquet", lambda folder: None, _write_parquet),
         "higher",
+        of="peer",
     ),
     Cell("put_many over HTTP, one process", GROUP, "messages/s", _put_many, "higher"),
     Cell(
@@ -303,7 +306,7 @@ CELLS = [
         "higher",
         {"spark reads the lines of its file": 0.5},
     ),
-    Cell("spark reads the lines of its file", SHARED, "messages/s", _files("text"), "higher"),
+    Cell("spark reads the lines of its file", SHARED, "messages/s", _files("text"), "higher", of="peer"),
     Cell(
         "spark reads a folder store",
         SHARED,
@@ -312,7 +315,7 @@ CELLS = [
         "higher",
         {"spark reads its files as binaryFile": 0.5},
     ),
-    Cell("spark reads its files as binaryFile", SHARED, "messages/s", _files("folder"), "higher"),
+    Cell("spark reads its files as binaryFile", SHARED, "messages/s", _files("folder"), "higher", of="peer"),
     Cell("spark reads 10 times the messages", GROUP, "x the time", _growth, "lower", target=11),
     Cell("spark reads a queue beside 1,000", GROUP, "x that alone", _crowd, "lower", target=2),
 ]

@@ -129,7 +129,7 @@ def _route(queues: int, folder: Path) -> float:
 PLAIN = f"{READERS} plain readers side by side, {MESSAGES:,} entries"
 FEW_FILTERS = f"route {MESSAGES:,} entries, {FEW} filters"
 CELLS = [
-    Cell(PLAIN, GROUP, "ops/s", _plain, "higher"),
+    Cell(PLAIN, GROUP, "ops/s", _plain, "higher", of="limit"),
     Cell(f"Spark, local[2], {MESSAGES:,} entries", GROUP, "ops/s", _scan, "higher", {PLAIN: 0.8}),
     Cell(FEW_FILTERS, GROUP, "ops/s", functools.partial(_route, FEW), "higher"),
     Cell(

@@ -2,31 +2,45 @@
 
 Bodies are 1 KiB. Penstock syncs a message before it answers; moto's server keeps it in memory. boto3 itself takes
 longer than either server for a small request, so what a server costs is told by its CPU, which is the same however
-slow the client is. One at a time it is also told what such a client gets.
+slow the client is. One at a time it is also told what such clients get: one, and CLIENTS in PROCESSES processes,
+which share the machine's cores with the server. What the server can do shows with thin clients, as many as those
+with which ElasticMQ measured what it publishes (one at a time, small messages, in memory).
 """
 
 import itertools
+import json
+import multiprocessing
 import sys
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
-from contextlib import closing
+from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
+from contextlib import ExitStack, closing
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import boto3
 from botocore.config import Config
 
 import penstock
 from benchmarks.brokers import Penstock
-from benchmarks.brokers.connection import HOST, Connection
+from benchmarks.brokers.connection import HOST, Claimed, Connection, Refused
+from benchmarks.brokers.penstock import response
 from benchmarks.brokers.process import Broker
 from benchmarks.harness import RAW_APPEND, Cell
 from benchmarks.journal import random_payloads
-from benchmarks.server import cpu_of
+from benchmarks.server import PREFILLED, consume, cpu_of, put, visit
 
 QUEUE, BATCH, LEASE = "default", 10, 600
 BATCHES, SINGLE, WARM_UP = 50, 200, 10  # steps of a measurement, and before it
+CLIENTS, PROCESSES, SECONDS, STARTING = (
+    8,
+    2,
+    3.0,
+    4.0,
+)  # boto3 at the same time; seconds until all of them have begun
+THIN, ELASTICMQ = 20, 2_540  # connections, and messages a second: https://github.com/softwaremill/elasticmq
 
 
 class Moto(Broker):
@@ -37,6 +51,47 @@ class Moto(Broker):
     def start(self) -> None:
         self.spawn(sys.executable, "-m", "moto.server", "-H", HOST, "-p", str(self.port))
         self.await_ready()
+
+
+class SqsConnection(Connection):
+    """SQS in JSON as thinly as the brokers' protocols, with heads that differ, as those of SDKs do."""
+
+    batches = False  # of more than ten messages
+    _numbers = itertools.count()
+
+    async def greet(self) -> None:
+        await self._ask("CreateQueue", QueueName=QUEUE)
+
+    async def put(self, body: bytes) -> None:
+        await self._ask("SendMessage", QueueUrl=QUEUE, MessageBody=body.hex()[: len(body)])
+
+    async def claim(self, wait: int = 0) -> Claimed | None:
+        told = await self._ask("ReceiveMessage", QueueUrl=QUEUE, WaitTimeSeconds=wait)
+        for message in told.get("Messages", []):
+            return message["ReceiptHandle"].encode(), message["Body"].encode()
+        return None
+
+    async def ack(self, token: bytes) -> None:
+        await self._ask("DeleteMessage", QueueUrl=QUEUE, ReceiptHandle=token.decode())
+
+    async def _ask(self, action: str, **members: object) -> dict[str, Any]:
+        body = json.dumps(members)
+        head = (
+            f"POST / HTTP/1.1\r\nHost: localhost\r\nX-Amz-Target: AmazonSQS.{action}\r\n"
+            "Content-Type: application/x-amz-json-1.0\r\n"
+            "Authorization: AWS4-HMAC-SHA256 Credential=any/20260101/us-east-1/sqs/aws4_request, "
+            f"SignedHeaders=host;x-amz-target, Signature={next(self._numbers):064x}\r\n"
+            f"Content-Length: {len(body)}\r\n\r\n"
+        )
+        status, _, answer = await self.link.ask((head + body).encode(), response)
+        if status != b"200":
+            raise Refused(answer.decode(errors="replace"))
+        told: dict[str, Any] = json.loads(answer)
+        return told
+
+
+class OverSqs(Penstock):
+    connection: ClassVar[type[Connection]] = SqsConnection
 
 
 class Client(ABC):
@@ -194,6 +249,54 @@ def _rate(broker: type[Broker], prepare: Prepare) -> Callable[[Path], float]:
     return measure
 
 
+Turn = Callable[[Client, list[str]], None]
+
+
+def _send_one(client: Client, body: list[str]) -> None:
+    client.send(body)
+
+
+def _pass_one_on(client: Client, body: list[str]) -> None:
+    """Send a message, receive one and delete it."""
+    client.send(body)
+    client.delete(_whole(client.receive(1), 1))
+
+
+def _crowd(broker: type[Broker], turn: Turn) -> Callable[[Path], float]:
+    """Turns a second of many clients at the same time."""
+
+    def measure(folder: Path) -> float:
+        spawned = multiprocessing.get_context("spawn")
+        with broker(folder) as running, ProcessPoolExecutor(PROCESSES, spawned) as processes:
+            url, start = f"http://{HOST}:{running.port}", time.time() + STARTING
+            count = sum(processes.map(partial(_share, url, turn), [start] * PROCESSES))
+        return count / SECONDS
+
+    return measure
+
+
+def _share(url: str, turn: Turn, start: float) -> int:
+    """The turns of the clients of one process, from `start` for so many seconds."""
+    count = CLIENTS // PROCESSES
+    with ExitStack() as stack, ThreadPoolExecutor(count) as threads:
+        clients = [stack.enter_context(closing(Boto(url))) for _ in range(count)]
+        return sum(threads.map(partial(_turns, turn, start), clients))
+
+
+def _turns(turn: Turn, start: float, client: Client) -> int:
+    bodies = _bodies(1)
+    for _ in range(WARM_UP):
+        turn(client, next(bodies))
+    if time.time() > start:
+        raise RuntimeError("the clients took too long to start")
+    time.sleep(start - time.time())
+    done = 0
+    while time.time() < start + SECONDS:
+        turn(client, next(bodies))
+        done += 1
+    return done
+
+
 def _cells() -> Iterator[Cell]:
     group, unit = f"SQS, server's CPU for a message of {BATCH}", "µs"
     for what, own, prepare, target in (
@@ -204,16 +307,26 @@ def _cells() -> Iterator[Cell]:
         against = {f"own {own}, CPU": target, f"moto server, {what}, CPU": None}
         yield Cell(f"SQS {what}, CPU", group, unit, _cpu(Penstock, Boto, prepare), "lower", against)
         yield Cell(f"own {own}, CPU", group, unit, _cpu(Penstock, Own, prepare), "lower")
-        yield Cell(f"moto server, {what}, CPU", group, unit, _cpu(Moto, Boto, prepare), "lower")
+        yield Cell(f"moto server, {what}, CPU", group, unit, _cpu(Moto, Boto, prepare), "lower", of="peer")
     group = "SQS, one message at a time by one client"
     for what, prepare in (("send", _sending), ("receive and delete", _consuming)):
         one = f"{what} one, CPU"
         against = {f"moto server, {one}": 1 / 3}
         yield Cell(f"SQS {one}", group, unit, _cpu(Penstock, Boto, prepare, SINGLE, 1), "lower", against)
-        yield Cell(f"moto server, {one}", group, unit, _cpu(Moto, Boto, prepare, SINGLE, 1), "lower")
+        yield Cell(f"moto server, {one}", group, unit, _cpu(Moto, Boto, prepare, SINGLE, 1), "lower", of="peer")
         against = {f"moto server, {what}": 3, RAW_APPEND: None}
         yield Cell(f"SQS {what}", group, "ops/s", _rate(Penstock, prepare), "higher", against)
-        yield Cell(f"moto server, {what}", group, "ops/s", _rate(Moto, prepare), "higher")
+        yield Cell(f"moto server, {what}", group, "ops/s", _rate(Moto, prepare), "higher", of="peer")
+    group = f"SQS, one message at a time by {CLIENTS} clients of boto3 in {PROCESSES} processes"
+    for what, turn in (("send", _send_one), ("send, receive and delete", _pass_one_on)):
+        crowd = f"{CLIENTS} clients {what}"
+        against = {f"moto server, {crowd}": 3, RAW_APPEND: None}
+        yield Cell(f"SQS {crowd}", group, "ops/s", _crowd(Penstock, turn), "higher", against)
+        yield Cell(f"moto server, {crowd}", group, "ops/s", _crowd(Moto, turn), "higher", of="peer")
+    group = f"SQS, one message at a time by {THIN} thin clients"
+    for what, scenario in (("send", put(THIN, 1)), ("receive and delete", consume(THIN, 1, PREFILLED))):
+        name, measure = f"SQS {THIN} thin clients {what}", visit(OverSqs, scenario)
+        yield Cell(name, group, "ops/s", measure, "higher", {RAW_APPEND: None}, target=ELASTICMQ)
 
 
 CELLS = list(_cells())

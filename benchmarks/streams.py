@@ -154,7 +154,7 @@ CELLS = [
     Cell(_READ, "streams", "ops/s", read_batch, "higher"),
     Cell(_FOLLOW, "streams", "ops/s", follow, "higher", {_READ: 0.5}),
     Cell(f"consume {MESSAGES:,}, settled", "streams", "ops/s", consume, "higher", {_FOLLOW: 0.4}),
-    Cell(_TRIGGER, "streams", "s", trigger_of_rate, "lower"),
+    Cell(_TRIGGER, "streams", "s", trigger_of_rate, "lower", of="peer"),
     Cell("trigger of a follower, one message", "streams", "s", trigger_of_follow, "lower", {_TRIGGER: 3.0}),
     Cell(_WRITE, "streams", "ops/s", write_batch, "higher"),
     Cell(f"sink, {MESSAGES:,} in a batch", "streams", "ops/s", write_stream, "higher", {_WRITE: 0.5}),

@@ -20,7 +20,7 @@ repeats the payload and all else. Events are JSON: one process can write a histo
 
 import json
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, fields
 from hashlib import sha256
 from typing import TypeVar
@@ -70,7 +70,13 @@ class History:
         return self._put(drafts, lambda: queue.put_many(drafts))
 
     def claim(
-        self, queue: Queue, n: int = 1, lease: float = 30.0, wait: float = 0.0, consumer: str | None = None
+        self,
+        queue: Queue,
+        n: int = 1,
+        lease: float = 30.0,
+        wait: float = 0.0,
+        consumer: str | None = None,
+        ack: Sequence[Message] = (),
     ) -> list[Message]:
         """Without a consumer the operation's own name is taken, so that an unanswered claim is recognised."""
         name = self._next_name()
@@ -78,10 +84,27 @@ class History:
         return self._ask(
             "claim",
             {"n": n, "lease": lease, "consumer": consumer},
-            lambda: queue.claim(n, lease, wait, consumer),
+            lambda: queue.claim(n, lease, wait, consumer, ack=ack),
             lambda claimed: {"messages": [_message(each) for each in claimed]},
             name,
         )
+
+    def ack_and_claim(
+        self, queue: Queue, done: Sequence[Message], n: int = 1, lease: float = 30.0
+    ) -> list[Message]:
+        """Both in one call. If the claim is refused, the acks may have happened or not."""
+        name, receipts = self._next_name(), [each.receipt for each in done]
+        self._record({"event": "start", "op": name, "at": self._now(), "do": "ack", "receipts": receipts})
+        lost: list[str] = []
+        try:
+            claimed = self.claim(queue, n, lease, ack=done)
+        except penstock.LeaseExpired as error:
+            claimed, lost = [], error.receipts
+        except BaseException as error:
+            self._record({"event": "unknown", "op": name, "at": self._now(), "error": repr(error)})
+            raise
+        self._record({"event": "told", "op": name, "at": self._now(), "lost": lost})
+        return claimed
 
     def pop(self, queue: Queue, wait: float = 0.0) -> Message | None:
         return self._ask(

@@ -3,6 +3,7 @@
 It is slow, and written independently of the ledger, so that the two agree only where both are right.
 """
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
@@ -78,7 +79,7 @@ class Model:
         if item.expires_at == self.now or item.outcome == "done":
             self.items.remove(item)
         else:
-            self._failed(item, self.now, "lease expired")
+            self._failed(item, None, "lease expired")
 
     def state(self, item: Item) -> str:
         if item.outcome:
@@ -171,7 +172,7 @@ class Model:
         return [item.seq for item in popped]
 
     def settle(
-        self, how: str, receipts: list[tuple[int, int]], delay: int = 0, reason: str | None = None
+        self, how: str, receipts: list[tuple[int, int]], delay: int | None = 0, reason: str | None = None
     ) -> list[tuple[int, int]]:
         """Ack, fail or release; the receipts that were lost."""
         held = self._held(receipts)
@@ -187,7 +188,7 @@ class Model:
             if how == "ack":
                 self._done(item)
             elif how == "fail":
-                self._failed(item, self.now + delay, reason)
+                self._failed(item, delay, reason)
             else:
                 self._back(item, self.now)
         return lost
@@ -298,7 +299,7 @@ class Model:
         for item in self._let_go(stream):
             if item.seq in known.failures:
                 reason, delay = known.failures[item.seq]
-                self._failed(item, self.now + delay, reason)
+                self._failed(item, delay or None, reason)
             else:
                 self._done(item)
         known.settled.append(known.held)
@@ -350,13 +351,17 @@ class Model:
         else:
             item.outcome, item.settled_at, item.reason = "done", self.now, None
 
-    def _failed(self, item: Item, visible_at: int, reason: str | None) -> None:
+    def _failed(self, item: Item, delay: int | None, reason: str | None) -> None:
+        """Milliseconds until it comes back; None: the first of the queue's backoff, times its factor each time."""
+        if delay is None:
+            first, factor, most = self.settings.backoff or (0, 1, 0)
+            delay = round(1000 * min(most, first * math.prod([factor] * (item.attempts - 1))))
         item.reason = reason
         if self.settings.max_attempts and item.attempts >= self.settings.max_attempts:
             item.waiting, item.nonce, item.lease_until = False, None, None
             item.outcome, item.settled_at = "failed", self.now
         else:
-            self._back(item, visible_at)
+            self._back(item, self.now + delay)
 
     def _back(self, item: Item, visible_at: int) -> None:
         item.waiting, item.nonce, item.lease_until, item.visible_at = True, None, None, visible_at

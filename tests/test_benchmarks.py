@@ -4,6 +4,7 @@ import functools
 import json
 import math
 import random
+import re
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
@@ -14,7 +15,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 import benchmarks.__main__ as cli
-from benchmarks import backlog, journal, peers, text
+from benchmarks import backlog, journal, page, peers, text
 from benchmarks.harness import (
     RAW_APPEND,
     RAW_SEQUENTIAL,
@@ -311,15 +312,22 @@ def out(tmp_path: Path) -> Path:
 
 
 def run(monkeypatch: pytest.MonkeyPatch, out: Path, *arguments: str, cells: list[Cell] = CELLS) -> Result:
-    monkeypatch.setattr(cli, "all_cells", lambda: cells)
+    monkeypatch.setattr(cli, "PARTS", {"first": (), "second": ()})
+    monkeypatch.setattr(cli, "cells_of", lambda part: cells if part == "first" else [])
     monkeypatch.setattr(cli, "probe", small_probe)
     return CliRunner().invoke(cli.main, ["--rounds", "2", "--out", str(out), *arguments])
+
+
+def results(out: Path) -> list[dict[str, Any]]:
+    """The cells of a run."""
+    cells: list[dict[str, Any]] = json.loads((out / "first.json").read_text())["cells"]
+    return cells
 
 
 def test_a_run_leaves_a_table_a_document_and_a_picture(monkeypatch: pytest.MonkeyPatch, out: Path) -> None:
     ran = run(monkeypatch, out, "--seed", "5")
     assert ran.exit_code == 0, ran.output
-    assert ran.stderr == "4 cells, 2 rounds, --seed 5\n"
+    assert ran.stderr == "first: 4 cells, 2 rounds, 10 minutes, --seed 5\n"
     lines = [" ".join(line.split()) for line in ran.stdout.splitlines()]
     assert "put, large 50 ops/s 50 .. 50 0.25x put, [small] $1$ ≥ 0.5x ✗ missed" in lines
     assert "memory 80 bytes/message 80 .. 80 80 bytes/message ≤ 100 bytes/message ✓ reached" in lines
@@ -330,8 +338,8 @@ def test_a_run_leaves_a_table_a_document_and_a_picture(monkeypatch: pytest.Monke
     assert any(line.startswith("raw append ") and "raw sequential" in line for line in lines)
     assert any(line.endswith("2 rounds, seed 5") for line in lines)
 
-    document = json.loads((out / "results.json").read_text())
-    assert set(document) == {"machine", "rounds", "seed", "raw_append", "raw_sequential", "cells"}
+    document = json.loads((out / "first.json").read_text())
+    assert set(document) == {"machine", "date", "rounds", "seed", "raw_append", "raw_sequential", "cells"}
     assert (document["rounds"], document["seed"]) == (2, 5)
     assert set(document["machine"]) == {"cores", "python", "system", "filesystem"}
     assert document["raw_append"]["low"] <= document["raw_append"]["median"] <= document["raw_append"]["high"]
@@ -358,7 +366,7 @@ def test_a_run_leaves_a_table_a_document_and_a_picture(monkeypatch: pytest.Monke
     assert against_raw["per_round"][0] == pytest.approx(50 * 1024 / limit)
     assert (against_raw["target"], against_raw["reached"]) == (None, None)
 
-    assert (out / "results.png").read_bytes().startswith(b"\x89PNG\r\n\x1a\n")
+    assert "<svg" in (out / "first.svg").read_text()
     assert list((out / "scratch").iterdir()) == []
 
 
@@ -374,12 +382,54 @@ def test_a_cell_that_raises_is_reported_beside_the_results_of_the_others(
     assert "dependent 100 ops/s 100 .. 100 no result ≥ 0.5x ✗" in lines
     assert "✗ failed: broken, round 1, 2: RuntimeError: the store was closed" in lines
     assert "2 of 5 targets reached" in lines
-    document = json.loads((out / "results.json").read_text())
+    document = json.loads((out / "first.json").read_text())
     found = {each["name"]: each for each in document["cells"]}
     assert found["broken"]["value"] is None
     assert found["broken"]["samples"][1]["error"] == "RuntimeError: the store was closed"
     assert found["memory"]["value"]["median"] == 80
-    assert (out / "results.png").exists()
+    assert (out / "first.svg").exists()
+
+
+def test_a_part_whose_minutes_are_over_ends_after_its_first_round(
+    monkeypatch: pytest.MonkeyPatch, out: Path
+) -> None:
+    assert run(monkeypatch, out, "--minutes", "0").exit_code == 0
+    rounds = [sample["round"] for each in results(out) for sample in each["samples"]]
+    assert rounds == [1] * len(CELLS)
+
+
+def test_the_page_shows_each_cell_beside_its_best_peer_and_its_limit(
+    monkeypatch: pytest.MonkeyPatch, out: Path
+) -> None:
+    cells = [
+        cell("ours <1>", value=200, against={"slow": 1, "fast": 3, RAW_APPEND: None}),
+        cell("slow", value=50, of="peer"),
+        cell("fast", value=100, of="peer"),
+        cell("latency", unit="s", value=0.002, better="lower", against={"their latency": 1}),
+        cell("their latency", unit="s", value=0.005, better="lower", of="peer"),
+    ]
+    assert run(monkeypatch, out, cells=cells).exit_code == 0
+    shown, latency = page.rows(json.loads((out / "first.json").read_text()))
+    assert shown.texts[:4] == ("ours <1>", "200 ops/s", "fast: 100 ops/s", "2 x")
+    assert (shown.limit, shown.targets) == (RAW_APPEND, "missed")
+    assert latency.texts[:4] == ("latency", "2 ms", "their latency: 5 ms", "2.5 x")
+    text = (out / "index.html").read_text()
+    assert "<td>ours &lt;1&gt;</td><td>200 ops/s</td><td>fast: 100 ops/s</td><td>2 x</td>" in text
+    assert text.count("<svg") == 1
+
+
+def test_the_docs_get_the_tables_between_their_marks(monkeypatch: pytest.MonkeyPatch, out: Path) -> None:
+    assert run(monkeypatch, out).exit_code == 0
+    docs = out / "benchmarks.md"
+    docs.write_text(f"before\n{page.BEGIN}\nan earlier run\n{page.END}\nafter\n")
+    page.write_docs(out, ["first", "second"], docs)
+    before, tables, after = re.split(f"{page.BEGIN}|{page.END}", docs.read_text())
+    assert (before, after) == ("before\n", "\nafter\n")
+    assert "| memory | 80 bytes/message |  |  |  |  |  | reached |" in tables
+    assert "earlier" not in tables
+    docs.write_text("no marks")
+    with pytest.raises(SystemExit, match="put it"):
+        page.write_docs(out, ["first"], docs)
 
 
 def test_an_interrupted_run_reports_what_it_has(monkeypatch: pytest.MonkeyPatch, out: Path) -> None:
@@ -390,17 +440,17 @@ def test_an_interrupted_run_reports_what_it_has(monkeypatch: pytest.MonkeyPatch,
     assert ran.exit_code == 0, ran.output
     assert "interrupted" in ran.stderr
     assert "not visited" in ran.stdout
-    assert json.loads((out / "results.json").read_text())["cells"][0]["samples"] == []
+    assert json.loads((out / "first.json").read_text())["cells"][0]["samples"] == []
     assert list((out / "scratch").iterdir()) == []
 
 
 def test_only_narrows_a_run_and_list_measures_nothing(monkeypatch: pytest.MonkeyPatch, out: Path) -> None:
     ran = run(monkeypatch, out, "--list", "--only", "large")
-    assert ran.stdout == "ledger: put, [small] $1$ (ops/s)\nledger: put, large (ops/s)\n"
+    assert ran.stdout == "first: ledger: put, [small] $1$ (ops/s)\nfirst: ledger: put, large (ops/s)\n"
     assert not out.exists()
     ran = run(monkeypatch, out, "--only", "memory", "--only", "rewrite")
     assert ran.exit_code == 0, ran.output
-    assert [each["name"] for each in json.loads((out / "results.json").read_text())["cells"]] == [
+    assert [each["name"] for each in json.loads((out / "first.json").read_text())["cells"]] == [
         "memory",
         "rewrite",
     ]
@@ -415,12 +465,14 @@ def test_only_without_a_match_says_how_to_see_the_cells(monkeypatch: pytest.Monk
 def test_the_help_shows_examples() -> None:
     ran = CliRunner().invoke(cli.main, ["--help"])
     assert ran.exit_code == 0
-    assert "  python -m benchmarks --only ledger --rounds 3 " in ran.stdout
+    assert "  python -m benchmarks rules journal --rounds 3 " in ran.stdout
 
 
 def test_every_cell_that_make_bench_runs_is_declared_well() -> None:
-    names = [cell.name for cell in cli.select(cli.all_cells())]
+    parts = [cli.select(cli.cells_of(part)) for part in cli.PARTS]
+    names = [cell.name for cells in parts for cell in cells]
     assert len(names) == len(set(names)) > 0
+    assert all(parts)
 
 
 # Peers, and the cells of the journal store

@@ -6,6 +6,7 @@ import struct
 import sys
 from collections.abc import Sequence
 from itertools import accumulate, pairwise
+from typing import ClassVar
 
 from benchmarks.brokers.connection import HOST, Claimed, Connection, Refused
 from benchmarks.brokers.process import Broker
@@ -21,12 +22,12 @@ class HttpConnection(Connection):
         await self._ask(b"POST", MESSAGES, body, expected=b"201")
 
     async def claim(self, wait: int = 0) -> Claimed | None:
-        status, head, body = await self.link.ask(_request(b"GET", MESSAGES + b"?wait=%d" % wait), _response)
+        status, head, body = await self.link.ask(_request(b"GET", MESSAGES + b"?wait=%d" % wait), response)
         if status == b"204":
             return None
         if status != b"200":
             raise Refused((head + b" " + body).decode(errors="replace"))
-        return b"%b?receipt=%b" % (_header(head, b"x-message-id"), _header(head, b"x-message-receipt")), body
+        return b"%b?receipt=%b" % (header(head, b"x-message-id"), header(head, b"x-message-receipt")), body
 
     async def ack(self, token: bytes) -> None:
         await self._ask(b"DELETE", MESSAGES + b"/" + token, expected=b"204")
@@ -51,7 +52,7 @@ class HttpConnection(Connection):
     async def _ask(
         self, method: bytes, path: bytes, body: bytes = b"", kind: bytes = b"application/json", *, expected: bytes
     ) -> bytes:
-        status, head, answer = await self.link.ask(_request(method, path, body, kind), _response)
+        status, head, answer = await self.link.ask(_request(method, path, body, kind), response)
         if status != expected:
             raise Refused((head + b" " + answer).decode(errors="replace"))
         return answer
@@ -69,18 +70,18 @@ def _request(method: bytes, path: bytes, body: bytes = b"", kind: bytes = b"") -
     )
 
 
-def _response(received: bytearray) -> tuple[tuple[bytes, bytes, bytes], int] | None:
+def response(received: bytearray) -> tuple[tuple[bytes, bytes, bytes], int] | None:
     """Status, head and body."""
     end = received.find(b"\r\n\r\n")
     if end < 0:
         return None
     head, start = bytes(received[:end]), end + 4
     status = head[9:12]
-    end = start if status == b"204" else start + int(_header(head, b"content-length"))
+    end = start if status == b"204" else start + int(header(head, b"content-length"))
     return ((status, head, bytes(received[start:end])), end) if len(received) >= end else None
 
 
-def _header(head: bytes, name: bytes) -> bytes:
+def header(head: bytes, name: bytes) -> bytes:
     found = re.search(rb"\r\n%b: *([^\r]*)" % name, head, re.IGNORECASE)
     if not found:
         raise Refused(f"there is no {name.decode()} in {head!r}")
@@ -90,7 +91,8 @@ def _header(head: bytes, name: bytes) -> bytes:
 class Penstock(Broker):
     """Chooses its own port, and says which on its first line."""
 
-    name, package, connection = "server", "penstock", HttpConnection
+    name, package = "server", "penstock"
+    connection: ClassVar[type[Connection]] = HttpConnection
 
     def start(self) -> None:
         self.spawn(sys.executable, "-m", "penstock", "--store", self.folder / "store", "serve", "--port", "0")

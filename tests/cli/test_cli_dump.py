@@ -275,6 +275,7 @@ def test_a_record_that_cannot_be_decoded_is_shown_as_damage(tmp_path: Path) -> N
         ("none", 1, "there is no file"),
         ("slate:none", 1, "there is no slate store"),
         (".", 2, "is a folder: give one of its files, as ./cars"),
+        ("slate", 2, "is a folder: give one of its files, or slate:slate if it is a slate store"),
         ("http://localhost:1", 1, "has no entries to dump"),
         ("folder:.", 1, "has no entries to dump"),
     ],
@@ -284,6 +285,7 @@ def test_what_is_no_file_is_refused(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "cars").touch()
+    (tmp_path / "slate").mkdir()
     assert said in dump(what, code=code).stderr
 
 

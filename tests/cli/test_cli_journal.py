@@ -198,7 +198,7 @@ def test_a_person_sees_that_queues_are_packed(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("command", "text"), [("doctor", "has no journals to examine"), ("pack", "has nothing to pack")]
+    ("command", "text"), [("doctor", "has no files to examine"), ("pack", "has nothing to pack")]
 )
 def test_a_store_in_memory_says_that_it_has_no_files(command: str, text: str) -> None:
     result = CliRunner().invoke(cli, ["--store", "memory:", command])

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 import penstock
+from penstock.contract.message import STATES
 
 KINDS = ["journal", "folder"]  # with the shortest ids and with the longest
 LONG = "what is to be done with this message, which is a rather long text " * 3
@@ -68,6 +69,20 @@ def test_a_table_fits_a_terminal_of_80_columns(store: str, arguments: tuple[str,
     lines = at_a_terminal(store, *arguments)
     assert max(map(len, lines)) <= 80
     assert any("─" * 10 in line for line in lines)  # a table, and not a line for each cell
+
+
+@pytest.mark.parametrize("store", ["journal", "text", "folder"], indirect=True)
+def test_what_the_doctor_prints_are_tables_that_fit_a_terminal(store: str) -> None:
+    tables = [line for line in at_a_terminal(store, "doctor") if line and not line.startswith("ok ")]
+    assert max(map(len, tables)) <= 80
+    first, *more = [line.split() for line in tables if line.split()[0] == "queue"]
+    assert [name for name in first if name in STATES] == [state for state in STATES if state in first]
+    assert {"bytes", "available", "in_flight", "failed"} <= {
+        *first
+    }  # where all numbers are 0, columns may be gone
+    if not store.startswith("journal"):  # whose doctor tells no holders
+        assert more == [["queue", "held", "consumer", "lease", *more[0][4:]]]
+        assert any(re.search(r"jobs .* a-cons.*… +in 10 h", line) for line in tables)
 
 
 def test_a_pipe_gets_every_column_and_ids_receipts_and_names_are_never_cut(store: str) -> None:

@@ -144,6 +144,8 @@ def test_export_takes_one_state(place: Place) -> None:
     place.jobs.claim()
     [line] = place.run("export", "jobs", "--state", "available").stdout.splitlines()
     assert (json.loads(line)["payload"], json.loads(line)["state"]) == ("b", "available")
+    none = place.run("export", "jobs", "--state", "failed")
+    assert (none.stdout, none.stderr) == ("", "queue 'jobs' has no failed messages\n")
 
 
 def test_an_export_is_never_written_over_a_file(place: Place, tmp_path: Path) -> None:
@@ -153,7 +155,8 @@ def test_an_export_is_never_written_over_a_file(place: Place, tmp_path: Path) ->
 
 
 def test_a_failed_export_leaves_no_file(place: Place, tmp_path: Path) -> None:
-    place.run("export", "jobs", str(tmp_path / "none" / "jobs.jsonl"), code=1)
+    file = str(tmp_path / "none" / "jobs.jsonl")
+    assert f"cannot write {file!r}: No such file" in place.run("export", "jobs", file, code=1).stderr
     place.run("export", "none", str(tmp_path / "jobs.jsonl"), code=1)
     assert not list(tmp_path.rglob("*.jsonl*"))
 

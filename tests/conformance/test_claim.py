@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from penstock import InvalidArgument, LeaseExpired, Queue, SimulatedClock
+from penstock import Draft, InvalidArgument, LeaseExpired, Queue, SimulatedClock
 from tests.conformance.conftest import MakeQueue
 
 
@@ -41,6 +41,37 @@ def test_claim_gives_at_most_n_and_at_most_what_is_there(queue: Queue) -> None:
     assert [message.payload for message in queue.claim(2)] == [b"a", b"b"]
     assert [message.payload for message in queue.claim(2)] == [b"c"]
     assert queue.claim(2) == []
+
+
+def test_a_claim_acknowledges_earlier_messages_first(make_queue: MakeQueue) -> None:
+    queue = make_queue(keep_done=60)
+    queue.put_many([b"a", b"b", b"c", b"d"])
+    first = queue.claim(2)
+    [third] = queue.claim(ack=first)
+    assert third.payload == b"c"
+    [fourth] = queue.claim(9, ack=third)
+    assert queue.claim(ack=[first[0], fourth.receipt or ""]) == []  # repeating an ack does no harm
+    assert [message.payload for message in queue.messages("done")] == [b"a", b"b", b"c", b"d"]
+
+
+def test_a_claim_whose_acks_have_lost_their_lease_settles_the_others_and_takes_nothing(
+    make_queue: MakeQueue, clock: SimulatedClock
+) -> None:
+    queue = make_queue(keep_done=60)
+    queue.put_many([b"a", b"b", b"c"])
+    [late, _] = queue.claim(2, lease=1)
+    [in_time] = queue.claim()
+    clock.advance(1)
+    with pytest.raises(LeaseExpired) as lost:
+        queue.claim(ack=[late, in_time])
+    assert lost.value.receipts == [late.receipt]
+    assert queue.counts() == {"delayed": 0, "available": 2, "in_flight": 0, "done": 1, "failed": 0}
+
+
+def test_an_acknowledged_head_frees_the_next_of_its_group_for_the_same_claim(queue: Queue) -> None:
+    queue.put_many([Draft(b"1", group="g"), Draft(b"2", group="g")])
+    [head] = queue.claim(2)
+    assert [message.payload for message in queue.claim(2, ack=head)] == [b"2"]
 
 
 def test_the_shortest_lease_still_is_one(queue: Queue, clock: SimulatedClock) -> None:

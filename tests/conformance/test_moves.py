@@ -103,6 +103,7 @@ def test_a_full_or_missing_dead_letter_queue_leaves_messages_failed(
     assert dead.counts()["available"] == 1  # there was room again
     assert jobs.counts()["failed"] == 1
     store.delete("dead")
+    assert jobs.update(description="goes on", dead_letter="dead").dead_letter == "dead"
     jobs.put(b"d")
     jobs.claim()[0].fail(reason="gone")
     assert [message.payload for message in jobs.messages("failed")] == [b"c", b"d"]

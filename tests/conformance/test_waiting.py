@@ -8,6 +8,7 @@ from typing import TypeVar
 import pytest
 
 from penstock import Draft, Message, Queue, QueueNotFound, SimulatedClock, Store, StoreClosed
+from penstock.contract.operations import Claim
 from tests.conformance.conftest import WatchedClock
 from tests.conformance.stores import StoreUnderTest
 
@@ -72,6 +73,23 @@ def test_a_consumer_waits_for_its_turn_in_a_group(queue: Queue, line: Line) -> N
     [waiting] = consumers(queue, line, 1)
     assert not waiting.done()
     first.ack()
+    assert [message.payload for message in waiting.result()] == [b"b"]
+
+
+def test_a_claim_that_waits_acknowledges_before(queue: Queue, line: Line) -> None:
+    queue.put(b"a")
+    waiting = line.join(queue.claim, wait=FOR_EVER, ack=queue.claim())
+    assert sum(queue.counts().values()) == 0
+    queue.put(b"b")
+    assert [message.payload for message in waiting.result()] == [b"b"]
+
+
+def test_an_operation_may_acknowledge_and_wait_in_one(store: Store, queue: Queue, line: Line) -> None:
+    queue.put(b"a")
+    [held] = queue.claim()
+    waiting = line.join(store.run, Claim(queue.name, wait=30, consumer="w", ack=[held.receipt or ""]))
+    assert sum(queue.counts().values()) == 0
+    queue.put(b"b")
     assert [message.payload for message in waiting.result()] == [b"b"]
 
 

@@ -10,8 +10,10 @@ import pytest
 from playwright.sync_api import Browser, expect
 
 import penstock
+from penstock.contract.loads import Loads
 from penstock.contract.stream_operations import Streams
 from penstock.http.server import RunningServer
+from penstock.wire import frames
 from tests.console.tab import Tab
 from tests.http.serving import serving
 
@@ -69,7 +71,7 @@ def test_the_overview_shows_every_queue_with_its_counts(tab: Tab) -> None:
 def test_what_is_wrong_is_on_top_and_leads_to_its_reasons(tab: Tab) -> None:
     tab.open()
     problem = tab.page.locator(".problems li").first
-    expect(problem).to_contain_text("jobs 3 messages have failed.")
+    expect(problem).to_contain_text("jobs: 3 messages have failed.")
     problem.get_by_role("link").click()
     row = tab.table("Failure reasons").get_by_role("row").nth(1)
     expect(row).to_contain_text("no route to host-")
@@ -192,20 +194,31 @@ def test_settings_are_shown_as_the_document_explains_them(tab: Tab, store: penst
     assert tab.page.locator("[data-setting]").count() == len(dict(store.queue("jobs").settings))
 
 
-def test_streams_and_workers_are_shown(tab: Tab, store: penstock.Store, server: RunningServer) -> None:
-    streams = Streams(store.backend.run)
+def test_streams_followers_loads_and_workers_are_shown(
+    tab: Tab, store: penstock.Store, server: RunningServer
+) -> None:
+    streams, loads = Streams(store.backend.run), Loads(store.backend.run)
     store.create("read").put_many([b"a", b"b", b"c"])
     streams.begin("read", "nightly", GONE)
     assert streams.next("read", "nightly", GONE, 0, 2, 1 << 20) == 1
     with penstock.open(server.url) as remote:
         [message] = remote.queue("read").claim(consumer="worker-9")
         message.release()
+        followers = Streams(remote.run)
+        followers.ahead("read", "audit", followers.start("read", "audit", "earliest").after + 1, 0, 0, 1)
+    load = loads.begin({"new": penstock.Settings()})
+    loads.add(load, "0", 0, "new", frames.encode_entries([]))
     tab.open("streams")
     expect(tab.row("Streams", "nightly")).to_be_visible()
     cells = tab.cells("Streams", "nightly")
     assert (cells["queue"], cells["batch"], cells["holds"], cells["lag"]) == ("read", "1", "2", "1")
     assert "has ended" in cells["reader"]
     expect(tab.row("Workers", "worker-9").locator("[data-title=queue]")).to_have_text("read")
+    cells = tab.cells("Followers", "audit")
+    assert (cells["queue"], cells["lag"]) == ("read", "2")
+    cells = tab.cells("Loads", load)
+    assert (cells["parts"], cells["new queues"]) == ("1", "new")
+    loads.abort(load)
 
 
 def test_the_server_tells_how_it_is(tab: Tab) -> None:
@@ -233,9 +246,10 @@ def test_a_new_store_teaches_the_first_commands(browser: Browser, tmp_path: Path
     ):
         tab.open()
         tab.shows("Nothing is wrong.")
+        tab.shows(f"penstock --store {running.url} put jobs 'resize cat.jpg'")
         tab.press("default")
         tab.shows("The queue is empty. Put a message:")
-        tab.shows("penstock put default 'resize cat.jpg'")
+        tab.shows(f"penstock --store {running.url} put default 'resize cat.jpg'")
         tab.go("streams")
         tab.shows("readStream")
         tab.shows(f"penstock --store {running.url} work jobs")

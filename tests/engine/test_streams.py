@@ -8,7 +8,8 @@ import pytest
 
 import penstock
 from penstock.contract.message import Entry
-from penstock.contract.operations import Attempts, Claim, Counts, Messages, Put, Remove
+from penstock.contract.operations import Attempts, Claim, Counts, Create, Messages, Put, Remove, Update
+from penstock.contract.settings import Settings
 from penstock.contract.stream_operations import Streams
 from penstock.contract.streams import reader_name
 from penstock.engine.backend import Engine
@@ -175,6 +176,32 @@ def test_messages_that_processing_rejects_fail_when_the_batch_is_settled(opened:
     streams.settle("default", "s", 1)
     assert [message.reason for message in backend.run(Messages("default"))] == ["worse", None]
     assert [each.outcome for each in backend.run(Attempts("default", "2"))] == ["failed"]
+    backend.close()
+
+
+def test_settings_that_change_while_a_stream_reads_apply_when_its_batch_is_settled(opened: Opening) -> None:
+    clock = penstock.SimulatedClock(1_000_000)
+    backend = opened(clock)
+    backend.run(Create("dead", Settings()))
+    put(backend, 4)
+    streams = backend.streams()
+    streams.begin("default", "s", READER)
+    streams.next("default", "s", READER, 0, 3, MANY)
+    streams.fail("default", "s", 1, ["2"], "bad")
+    backend.run(Update("default", {
+        "max_attempts": 1, "dead_letter": "dead", "keep_done": None, "retention": 5, "max_size": 1, "delay": 7,
+    }))  # fmt: skip
+    assert streams.next("default", "s", READER, 1, 3, MANY) == 2
+    assert ids(streams, 2) == ["4"]
+    states = {each.id: each.state for each in backend.run(Messages("default"))}
+    assert states == {"1": "done", "3": "done", "4": "in_flight"}
+    [letter] = backend.run(Messages("dead"))
+    assert letter.headers == {"penstock.origin": "default", "penstock.reason": "bad"}
+    streams.fail("default", "s", 2, ["4"], "odd")
+    backend.run(Update("default", {"max_attempts": 2, "backoff": (3, 1, 3), "keep_done": 0}))
+    streams.settle("default", "s", 2)
+    [back] = backend.run(Messages("default"))
+    assert (back.id, back.state, back.visible_at - clock.now()) == ("4", "delayed", 3_000)
     backend.close()
 
 

@@ -613,7 +613,7 @@ def connections(talk: Talk) -> None:
     talk.raw(post + b"Content-Length: x\r\n\r\na")
     talk.raw(post + b"Expect: 100-continue\r\nContent-Length: 1\r\n\r\na", answers=2)
     for path, most in (("/jobs", 1 << 20), (f"{Q}/default/put", 64 << 20), (f"{Q}/default/ack", 8 << 20),
-                       (f"{Q}/default/claim", 65_536)):  # fmt: skip
+                       (f"{Q}/default/pop", 65_536)):  # fmt: skip
         method = "PUT" if path == "/jobs" else "POST"
         talk.raw(f"{method} {path} HTTP/1.1\r\nHost: localhost\r\nContent-Length: {most + 1}\r\n\r\n".encode())
     talk.about("two requests at once")

@@ -186,8 +186,11 @@ class MoveSeries:
         with penstock.open(self.url) as store:
             listed = Counter[str]()
             for place in PLACES:
-                there = [message.payload.decode() for message in store.queue(place).messages()]
+                messages = list(store.queue(place).messages())
+                there = [message.payload.decode() for message in messages]
                 listed.update(there)
+                held = Counter(each.group for each in messages if each.group and each.state == "in_flight")
+                assert set(held.values()) <= {1}, "two messages of a group are in flight"
                 self.moved += len(there) if place != DYING else 0
             assert not store.queue(DYING).counts()["failed"]
         assert set(listed.values()) <= {1}, "a message is in two queues"

@@ -18,7 +18,7 @@ from random import Random
 from typing import Any
 
 import penstock
-from penstock import Queue, Store
+from penstock import Draft, Queue, Store
 from penstock.contract.stream_operations import Streams
 from penstock.contract.streams import reader_name
 from penstock.workers import Fail
@@ -87,7 +87,7 @@ def use(log: Log, name: str, url: str, options: str) -> None:
             told.note(description=int(queue.update(description=str(number)).description))
 
     lowest_priority = 255 if kind == "slate" else -(2**63)
-    for worker in workers(history, name, lowest_priority, groups=kind in ("journal", "slate")):
+    for worker in workers(history, name, lowest_priority):
         in_thread(worker.run, queue)
     in_thread(tend, Random(name))
     ready()
@@ -178,6 +178,7 @@ def stream(log: Log, name: str, url: str, path: str) -> None:
 
 
 DYING, PLACES = "dying", ("dying", "other", "dead")
+GROUPS = ("a", "a", "b", "c", None)  # of the messages of a put
 
 
 def move(log: Log, name: str, url: str) -> None:
@@ -190,7 +191,7 @@ def move(log: Log, name: str, url: str) -> None:
             for number in range(sys.maxsize):
                 payloads = [f"{name} {number} {each}" for each in range(5)]
                 log.note(putting=payloads)
-                dying.put_many(payloads)
+                dying.put_many([Draft(each, group=group) for each, group in zip(payloads, GROUPS, strict=True)])
                 log.note(put=payloads)
                 while sum(map(len, queues)) > 100:
                     time.sleep(0.01)

@@ -14,8 +14,8 @@ Action = Callable[[Queue], object]
 class Worker:
     """A user of a queue; it continues with the next process after a kill."""
 
-    def __init__(self, history: History, name: str, lowest_priority: int, groups: bool) -> None:
-        self.history, self.name, self.lowest_priority, self.groups = history, name, lowest_priority, groups
+    def __init__(self, history: History, name: str, lowest_priority: int) -> None:
+        self.history, self.name, self.lowest_priority = history, name, lowest_priority
         self.random = Random(name)
         self._unanswered: Action | None = None
 
@@ -75,13 +75,13 @@ class Producer(Worker):
             retention=retention,
             key=name if self.random.random() < 0.3 else None,
             created_at=choice([None, None, 1]),
-            group=choice([None, None, None, "a", "b", "c"]) if self.groups else None,
+            group=choice([None, None, None, "a", "b", "c"]),
         )
 
 
 class Consumer(Worker):
-    def __init__(self, history: History, name: str, lowest_priority: int, groups: bool) -> None:
-        super().__init__(history, name, lowest_priority, groups)
+    def __init__(self, history: History, name: str, lowest_priority: int) -> None:
+        super().__init__(history, name, lowest_priority)
         self._held: list[Message] = []
 
     def act(self, queue: Queue) -> None:
@@ -125,6 +125,6 @@ class Tidier(Worker):
             self.history.remove(queue, *self.random.choices(ids, k=self.random.choice([1, 1, 3])))
 
 
-def workers(history: History, name: str, lowest_priority: int = -(2**63), groups: bool = False) -> list[Worker]:
+def workers(history: History, name: str, lowest_priority: int = -(2**63)) -> list[Worker]:
     kinds = [*[Producer] * 3, *[Consumer] * 3, Tidier]
-    return [kind(history, f"{name} {number}", lowest_priority, groups) for number, kind in enumerate(kinds)]
+    return [kind(history, f"{name} {number}", lowest_priority) for number, kind in enumerate(kinds)]

@@ -19,9 +19,11 @@ from tests.scripted import (
     NOTHING,
     PUT,
     QUEUE,
+    SETTLED,
     Conversation,
     HurriedClock,
     answer,
+    problem,
     scripted,
     silence,
     talking_to,
@@ -215,6 +217,24 @@ def test_a_long_wait_is_several_shorter_ones() -> None:
         with scripted(nothing_yet, nothing_yet, CLAIMED) as server, talking_to(server, clock=clock) as queue:
             assert getattr(queue, take)(wait=1_000_000)
             assert len(server.requests) == 3
+
+
+def test_an_earlier_server_that_knows_no_acks_in_claims_gets_two_requests(client: str) -> None:
+    refusal = problem(400, "InvalidArgument", "this request has no 'ack'; it has consumer, lease, n, wait")
+    acts = refusal, SETTLED, CLAIMED, SETTLED, NOTHING
+    with scripted(*acts) as server, talking_to(server, client) as queue:
+        [message] = queue.claim(ack="6.ff")
+        assert queue.claim(ack=message) == []
+        targets = [request.split(b" ", 2)[1].rpartition(b"/")[2] for request in server.requests]
+        assert targets == [b"claim", b"ack", b"claim", b"ack", b"claim"]  # it is not asked that way again
+
+
+def test_a_claim_that_is_wrong_beside_its_acks_is_refused() -> None:
+    refusal = problem(400, "InvalidArgument", "lease")
+    with scripted(refusal, SETTLED, refusal) as server, talking_to(server) as queue:
+        with pytest.raises(InvalidArgument):
+            queue.claim(ack="6.ff")
+        assert len(server.requests) == 3
 
 
 def test_a_timeout_begins_after_the_wait() -> None:

@@ -41,6 +41,7 @@ READS: dict[str, tuple[Callable[[Queue], object], bytes]] = {
 }
 REPEATABLE: dict[str, tuple[Callable[[Queue], object], bytes]] = READS | {
     "claim": (lambda queue: queue.claim(), CLAIMED),
+    "claim with acks": (lambda queue: queue.claim(ack="6.ff"), CLAIMED),
     "ack": (lambda queue: queue.ack("7.ff"), SETTLED),
     "fail": (lambda queue: queue.fail("7.ff"), SETTLED),
     "release": (lambda queue: queue.release("7.ff"), SETTLED),

@@ -98,6 +98,10 @@ def test_the_command_line_says_what_to_set(
     assert "is not trusted: self-signed certificate" in refused.stderr
     assert "hint: Set SSL_CERT_FILE to the PEM file" in refused.stderr
     assert "ca=" not in refused.stderr
+    for name, why in (("none.pem", "No such file or directory"), (certificate[1], "no certificates in it")):
+        monkeypatch.setenv("SSL_CERT_FILE", name)
+        refused = CliRunner().invoke(cli, ["--store", f"https://{encrypted}", "list"])
+        assert f"self-signed certificate, and SSL_CERT_FILE is {name!r}: {why}." in refused.stderr
     monkeypatch.setenv("SSL_CERT_FILE", certificate[0])
     assert CliRunner().invoke(cli, ["--store", f"https://{encrypted}", "list"]).exit_code == 0
 

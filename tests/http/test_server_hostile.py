@@ -187,7 +187,7 @@ def test_who_pipelines_and_does_not_read_is_not_answered_without_end(serve: Serv
         ("/nowhere/messages", 16_777_217, 16_777_216),
         ("/small/messages", 11, 10),
         ("/-/api/queues/jobs/put", (64 << 20) + 1, 64 << 20),
-        ("/-/api/queues/jobs/claim", 65_537, 65_536),
+        ("/-/api/queues/jobs/pop", 65_537, 65_536),
         ("/-/api/queues/jobs/ack", (8 << 20) + 1, 8 << 20),
     ],
 )

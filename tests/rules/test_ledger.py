@@ -49,6 +49,7 @@ SETTINGS = st.builds(
     priorities=st.sampled_from([None, None, (-2, 1)]),
     max_lease=st.sampled_from([5, 43_200]),
     retention=st.sampled_from([0, 0, 60]),
+    backoff=st.sampled_from([None, None, (0.5, 3, 10)]),
 )
 REFUSALS = (StreamInUse, StreamMismatch, StreamNotFound)
 STREAMS = st.sampled_from(["night", "night", "day"])
@@ -145,18 +146,20 @@ class LedgerAgreesWithModel(RuleBasedStateMachine):
     @rule(
         how=st.sampled_from(["ack", "ack", "fail", "release"]),
         data=st.data(),
-        delay=DURATIONS,
+        delay=st.none() | DURATIONS,
         reason=st.sampled_from([None, "broken"]),
     )
-    def settle(self, how: str, data: st.DataObject, delay: int, reason: str | None) -> None:
+    def settle(self, how: str, data: st.DataObject, delay: int | None, reason: str | None) -> None:
         self.settle_these(how, self.some_receipts(data), delay, reason)
 
-    def settle_these(self, how: str, receipts: list[tuple[int, int]], delay: int, reason: str | None) -> None:
+    def settle_these(
+        self, how: str, receipts: list[tuple[int, int]], delay: int | None, reason: str | None
+    ) -> None:
         result: tuple[Record | None, list[Receipt]]
         if how == "ack":
             result = self.ledger.ack(receipts, self.now)
         elif how == "fail":
-            result = self.ledger.fail(receipts, delay / 1000, reason, self.now)
+            result = self.ledger.fail(receipts, None if delay is None else delay / 1000, reason, self.now)
         else:
             result = self.ledger.release(receipts, self.now)
         self.record(result[0])

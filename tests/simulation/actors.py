@@ -48,6 +48,8 @@ def consume(world: World, random: Random) -> None:
     messages = ask.claim(random.choice((1, 1, 2, 5)), random.choice(world.leases))
     if random.random() < 0.2:
         ask.extend(*messages, lease=random.choice(world.extensions))
+    if random.random() < 0.2:
+        messages = ask.ack_and_claim(messages, random.choice((1, 3)), random.choice(world.leases))
     settle_some(ask, messages, random)
 
 

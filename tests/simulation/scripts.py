@@ -41,7 +41,9 @@ def puts_and_acks(world: World) -> None:
     ask.pop()
     ask.put(retention=5)
     world.clock.advance(7)
-    ask.claim()
+    held = ask.claim()
+    held = ask.ack_and_claim(held, 2)
+    ask.ack_and_claim(held)
     world.close()
 
 

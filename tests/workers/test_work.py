@@ -389,12 +389,41 @@ def test_the_backoff_of_the_queue_is_that_of_its_workers_unless_they_have_one(st
         ({}, 30),
         ({"backoff": 0.007}, 7),
         ({"backoff": lambda _: 0.008}, 8),
+        ({"backoff": (0.003, 4, 10)}, 12),
     ]
     for options, milliseconds in cases:
         queue = store.create(f"jobs-{milliseconds}", keep_done=None, backoff=(0.01, 3, 10))
         queue.put(b"x")
         assert work(queue, fail_twice, until_empty=True, **options) == Worked(acked=1, failed=2)
         assert waited(queue) == milliseconds
+
+
+@QUEUES_THAT_SAY
+def test_a_backoff_that_changes_applies_to_workers_that_run(store: penstock.Store) -> None:
+    queue = store.create("jobs", keep_done=None)
+    queue.put(b"x")
+
+    def handler(message: Message) -> None:
+        if message.attempts == 1:
+            queue.update(backoff=(0.01, 3, 10))
+        fail_twice(message)
+
+    assert work(queue, handler, until_empty=True) == Worked(acked=1, failed=2)
+    assert waited(queue) == 30
+
+
+def test_a_backoff_that_is_taken_from_the_queue_leaves_workers_the_usual_one(local: Queue) -> None:
+    local.update(backoff=(0.01, 3, 10))
+    local.put(b"x")
+
+    def handler(message: Message) -> None:
+        local.update(backoff=None)
+        if message.attempts == 1:
+            raise OSError
+
+    assert work(local, handler, until_empty=True) == Worked(acked=1, failed=1)
+    [message] = local.messages("done")
+    assert message.visible_at - (local.attempts(message.id)[0].ended_at or 0) == 1000
 
 
 def test_without_a_backoff_of_the_queue_a_worker_waits_for_seconds_that_double(local: Queue) -> None:
@@ -683,7 +712,10 @@ def test_a_server_that_goes_and_comes_back_is_waited_for(
 
 @pytest.mark.parametrize(
     "options",
-    [{"concurrency": 0}, {"concurrency": 10_001}, {"lease": 0}, {"grace": -1}, {"backoff": -1}, {"consumer": ""}],
+    [
+        *({"concurrency": 0}, {"concurrency": 10_001}, {"lease": 0}, {"grace": -1}, {"consumer": ""}),
+        *({"backoff": -1}, {"backoff": (9, 2, 8)}, {"backoff": (1, 2)}),
+    ],
 )
 def test_options_that_make_no_sense_are_refused(local: Queue, options: dict[str, Any]) -> None:
     with pytest.raises(penstock.InvalidArgument):

@@ -73,8 +73,12 @@ def export_messages(ctx: click.Context, queue: str, file: str | None, state: str
     if not (file in (None, "-") and sys.stdout.isatty()):  # else the bar would be among the lines
         lines = output.counted(lines, f"exporting {name}")
     if file in (None, "-"):
+        count = 0
         for some in lines:
             click.echo(b"".join(some), nl=False)
+            count += len(some)
+        if not count and not as_json:
+            click.echo(f"queue {name!r} has no {f'{state} ' if state else ''}messages", err=True)
         return
     count = _write(file or "", lines)
     say(as_json, {"exported": count, "file": file}, f"exported {output.plural(count, 'message')} to {file}")
@@ -99,7 +103,11 @@ def _write(path: str, lines: Iterable[list[bytes]]) -> int:
     with suppress(FileNotFoundError):
         disk.unlink(partial)  # of an export that was killed
     try:
-        with disk.open(partial, exclusive=True) as file:
+        opened = disk.open(partial, exclusive=True)
+    except OSError as error:
+        raise PenstockError(f"cannot write {path!r}: {error.strerror}") from error
+    try:
+        with opened as file:
             for some in lines:
                 file.append(b"".join(some))
                 count += len(some)

@@ -1,7 +1,6 @@
 """Commands that keep a store in order: doctor, pack, expire."""
 
 import os
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -9,6 +8,7 @@ import click
 from penstock.cli import output
 from penstock.cli.app import cli, json_option, open_store, store_url
 from penstock.cli.spark import job_options, run_job
+from penstock.cli.times import relative
 from penstock.contract.kinds import kind_of
 from penstock.errors import NotSupported
 
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from penstock.contract.examination import Examination
 
 _HELD = 40  # messages in a table
+_SPARE = ("comments", "skipped", "groups", "files", "lines", "done")
 
 
 @cli.command(
@@ -52,30 +53,29 @@ def doctor(ctx: click.Context, as_json: bool) -> None:
 
 
 def _print_queues(examination: "Examination[Any]") -> None:
+    """Queues as a table; a narrow terminal goes without columns of zeros, then without those of least use."""
     cells = [queue.cells() for queue in examination.queues]
     if cells:
+        empty = [name for name in reversed(cells[0]) if not any(row[name] for row in cells)]
         rows = [
             [queue.name, *("" if each is None else f"{each:,}" for each in row.values())]
             for queue, row in zip(examination.queues, cells, strict=True)
         ]
-        output.print_table(["queue", *cells[0]], rows, right=tuple(cells[0]))
-
-
-def _time(time: int) -> str:
-    return datetime.fromtimestamp(time / 1_000, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+        output.print_table(["queue", *cells[0]], rows, right=tuple(cells[0]), spare=[*empty, *_SPARE])
 
 
 def _print_held(examination: "Examination[Any]") -> None:
     """The messages that consumers hold, of kinds that tell; not more than fit onto a screen."""
     held = [(queue.name, each) for queue in examination.queues for each in getattr(queue, "held", ())]
-    columns = ["queue", "held", "consumer", "lease until", "attempts"]
+    columns = ["queue", "held", "consumer", "lease", "attempts"]
     rows = []
     for queue, each in held[:_HELD]:
-        until = "" if each.lease_until is None else _time(each.lease_until)
+        until = "" if each.lease_until is None else relative(each.lease_until, examination.at)
         at = [] if each.line is None else [f"{os.path.basename(each.file)}:{each.line}"]
         rows.append([queue, each.id, each.consumer or "", until, f"{each.attempts:,}", *at])
     if rows:
-        output.print_table(columns + ["at"] * (len(rows[0]) - len(columns)), rows, right=("attempts",))
+        columns += ["at"] * (len(rows[0]) - len(columns))
+        output.print_table(columns, rows, right=("attempts",), spare=("attempts",))
     if held[_HELD:]:
         click.echo(f"{len(held) - _HELD:,} more messages are held: --json has them all")
 

@@ -6,7 +6,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict
 
 import click
@@ -16,9 +16,9 @@ import penstock
 from penstock.cli import output
 from penstock.cli.app import cli, json_option, open_store, queue_argument, seconds
 from penstock.contract.message import Message
-from penstock.workers import Result, exponential
+from penstock.workers import Result
 from penstock.workers.commands import Commands
-from penstock.workers.options import MAX_CONCURRENCY
+from penstock.workers.options import MAX_CONCURRENCY, usual_delay
 
 
 @cli.command(
@@ -90,13 +90,16 @@ def work(
         raise click.UsageError(f"there is no command {command[0]!r}")
     store = open_store(ctx)
     handle = store.queue(queue)
-    own = handle.settings
+    settings = handle.settings
     stop = threading.Event()
 
     def pause(message: Message) -> float:
+        nonlocal settings
         if backoff is not None:
             return backoff
-        return exponential(message) if own.backoff is None else own.backoff_of(message.attempts)
+        with suppress(penstock.PenstockError):
+            settings = handle.settings
+        return usual_delay(message, settings)
 
     commands = Commands(
         command,

@@ -14,6 +14,7 @@ from penstock.contract.arguments import (
     checked_lease,
     checked_reason,
     checked_state,
+    receipts_in,
     receipts_of,
 )
 from penstock.contract.message import Draft, Payload
@@ -237,7 +238,12 @@ class Queue:
         return await self._store.run(Put(self.name, message.checked_many(items)))
 
     async def claim(
-        self, n: int = 1, lease: float | None = None, wait: float = 0.0, consumer: str | None = None
+        self,
+        n: int = 1,
+        lease: float | None = None,
+        wait: float = 0.0,
+        consumer: str | None = None,
+        ack: message.Message | str | Iterable[message.Message | str] = (),
     ) -> list[Message]:
         """Take up to n messages on a lease.
 
@@ -249,14 +255,22 @@ class Queue:
             lease: seconds that the work may take; None = the queue's `lease`; its `max_lease` at most
             wait: seconds to wait for the first message
             consumer: the consumer's name, for people; default: host and process id
+            ack: messages of earlier claims, or their receipts, that are done: acknowledged first, in the same
+                durable step
 
         Returns:
             the messages; none if none was available in time
+
+        Raises:
+            LeaseExpired: names the leases in `ack` that were lost; the others are settled, and nothing is claimed
         """
-        n = whole("n", n, 1, MAX_COUNT)
-        claimed = await self._store.run(
-            Claim(self.name, n, checked_lease(lease), seconds("wait", wait), checked_consumer(consumer))
-        )
+        n, receipts = whole("n", n, 1, MAX_COUNT), receipts_in(ack, self.name)
+        claim = Claim(self.name, n, checked_lease(lease), seconds("wait", wait), checked_consumer(consumer))
+        claimed: list[message.Message] = []
+        if receipts:  # without waiting, so that a long wait never repeats the acks
+            claimed = await self._store.run(claim.changed(wait=0, ack=receipts))
+        if not receipts or (not claimed and claim.wait > 0):
+            claimed = await self._store.run(claim)
         for each in claimed:
             each._handle = cast("Any", self)
         return [_ours(each) for each in claimed]

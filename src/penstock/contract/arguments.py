@@ -112,6 +112,11 @@ def receipts_of(messages: Iterable[Message | str], queue: str) -> list[str]:
     return receipts
 
 
+def receipts_in(ack: Message | str | Iterable[Message | str], queue: str) -> Sequence[str]:
+    """The receipts of one message, or of many, that a claim acknowledges."""
+    return receipts_of([ack] if isinstance(ack, Message | str) else ack, queue) or ()
+
+
 class arguments:  # noqa: N801 - a context manager, written out as every request enters it
     """Turns a TypeError of an argument that came over the wire into InvalidArgument, with `where` before it."""
 

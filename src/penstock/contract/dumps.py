@@ -47,7 +47,8 @@ def reading(path: str) -> "Iterator[File]":
     try:
         if disk.is_folder(path):
             there = ", ".join(os.path.join(path, name) for name in sorted(disk.listfiles(path))[:_SHOWN])
-            raise InvalidArgument(f"{path!r} is a folder: give one of its files{there and ', as '}{there}")
+            example = f", as {there}" if there else f", or slate:{path} if it is a slate store"
+            raise InvalidArgument(f"{path!r} is a folder: give one of its files{example}")
         with disk.open(path, follow=True) as file:
             yield file
     except FileNotFoundError:

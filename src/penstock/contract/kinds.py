@@ -143,11 +143,13 @@ class Kind:
 
     def packer(self, url: str) -> Packer:
         """Frees unused space of the store with Spark tasks."""
-        raise NotSupported(f"store {url!r} has no journals to pack: this is for journal and slate stores")
+        raise NotSupported(f"store {url!r} has no journals to pack: --spark is for journal and slate stores")
 
     def examine(self, url: str) -> Examination[Any]:
         """Examine the store without changing it (`penstock doctor`)."""
-        raise NotSupported(f"store {url!r} has no journals to examine: this is for journal and slate stores")
+        raise NotSupported(
+            f"store {url!r} has no files to examine: give a store on disk or in a bucket, on a machine that has it"
+        )
 
     def dump(self, url: str, dialect: Any) -> Iterator[Piece]:
         """A file of the store piece by piece, damaged ones too. Nothing is changed, and no lock is taken."""

@@ -327,15 +327,17 @@ class Put(Operation[list[str]]):
     f"POST {_Q}/claim",
     "claim",
     role=CONSUME,
-    polls=True,  # repeatable: messages of a lost answer come back when their lease ends
-    errors=TAKES,
+    limit=LIST,
+    polls=True,  # repeatable: messages of a lost answer come back when their lease ends; acks may be repeated
+    errors=(*TAKES, "LeaseExpired"),
     example={"n": 10, "lease": 60, "consumer": "me"},
     answer=MESSAGES,
 )
 class Claim(Operation[list[Message]]):
     """Claim messages.
 
-    The answer ends early at 16 MiB of payloads.
+    The answer ends early at 16 MiB of payloads. Messages of earlier claims are acknowledged first, in the same
+    durable step; the answer 409 names lost receipts, the other messages are settled, and nothing is claimed.
     """
 
     queue: QueueName
@@ -344,6 +346,10 @@ class Claim(Operation[list[Message]]):
     wait: Wait = 0
     consumer: Consumer = None
     most: int | None = None  # bytes of payloads beyond the first message, for servers
+    ack: Annotated[
+        Sequence[str],
+        a_list("Receipts of earlier claims, acknowledged before messages are claimed.", omit=True),
+    ] = ()
 
 
 @operation(

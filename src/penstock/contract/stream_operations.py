@@ -4,13 +4,23 @@ from collections.abc import Callable, Sequence
 from typing import Annotated, Any, dataclass_transform
 
 from penstock.contract import schemas
-from penstock.contract.arguments import MAX_REASON, After, QueueName, Until, a_list, a_reason, a_text, a_whole
+from penstock.contract.arguments import (
+    MAX_REASON,
+    After,
+    QueueName,
+    Until,
+    a_list,
+    a_reason,
+    a_text,
+    a_whole,
+    checked_delay,
+)
 from penstock.contract.message import Message
 from penstock.contract.operation import LIST, Answer, Argument, Kind, Operation, Runner, operation
 from penstock.contract.operations import COUNTED, DONE, MESSAGES, NOW, OF_QUEUE, PAGE, READS, WRITES
 from penstock.contract.roles import ADMIN, CONSUME, READ
 from penstock.contract.schemas import array, integer, nullable, ref, text
-from penstock.contract.settings import MAX_COUNT, seconds
+from penstock.contract.settings import MAX_COUNT
 from penstock.contract.settings import text as text_of
 from penstock.contract.streams import LONGEST, Ahead, BatchPlan, Start, StreamInfo, checked_stream
 from penstock.errors import InvalidArgument
@@ -91,9 +101,18 @@ class Streams:
         self._carry_out(Leave(queue, follower))
 
     def fail(
-        self, queue: str, stream: str, batch: int, ids: Sequence[str], reason: str | None, delay: float = 0
+        self,
+        queue: str,
+        stream: str,
+        batch: int,
+        ids: Sequence[str],
+        reason: str | None,
+        delay: float | None = None,
     ) -> None:
-        """Mark messages to fail when the batch is settled; `delay` is in seconds from then."""
+        """Mark messages to fail when the batch is settled; `delay` is in seconds from then.
+
+        Without a delay the queue's `backoff` decides.
+        """
         for start in range(0, len(ids), _IDS):
             self._carry_out(FailInBatch(queue, stream, batch, ids[start : start + _IDS], reason, delay))
 
@@ -378,13 +397,17 @@ class FailInBatch(Operation[None]):
     ids: Annotated[Sequence[str], a_list("Ids; messages outside of the batch are skipped.")]
     reason: Annotated[str | None, a_reason("Why.", maxLength=MAX_REASON)] = None
     delay: Annotated[
-        float,
+        float | None,
         Argument(
-            check=seconds,
-            schema=schemas.number("Seconds until they are retried, after the batch is settled."),
+            check=lambda name, value: checked_delay(value),
+            schema=nullable(
+                schemas.number(
+                    "Seconds until they are retried, after the batch is settled. Default: the queue's `backoff`."
+                )
+            ),
             omit=True,
         ),
-    ] = 0
+    ] = None
 
 
 @_stream(

@@ -11,7 +11,7 @@ from penstock.contract.backend import Reading
 from penstock.contract.loads import LoadInfo
 from penstock.contract.message import PUBLISH_HEADER, Entry, checked_headers
 from penstock.contract.operation import Operation
-from penstock.contract.operations import Figures, Put, Redrive
+from penstock.contract.operations import Claim, Figures, Put, Redrive
 from penstock.contract.refusals import exists_already, not_found
 from penstock.contract.settings import QueueInfo, Settings
 from penstock.contract.streams import FollowerInfo, not_supported
@@ -19,7 +19,7 @@ from penstock.engine.moves import Moves
 from penstock.engine.queue import LOOKS, STEPS, LiveQueue, Waiter
 from penstock.engine.storage import Storage
 from penstock.engine.views import Taken, parse_ids
-from penstock.errors import LeaseExpired, NotSupported, PenstockError, StoreClosed
+from penstock.errors import NotSupported, PenstockError, StoreClosed
 from penstock.rules.ledger import Ledger
 from penstock.system.clock import Alarm, Clock, SteadyClock
 from penstock.system.threads import Lock, SystemThreads, Threads
@@ -80,7 +80,7 @@ class Engine:
         if type(result) is Taken:
             return self._take(live, operation, result, written)
         live.commit(written)
-        if isinstance(result, LeaseExpired):
+        if isinstance(result, PenstockError):
             raise result
         return result  # type: ignore[no-any-return]
 
@@ -132,8 +132,9 @@ class Engine:
         """Change settings; the resulting settings."""
         with self._lock:
             live = self.find(queue)
-            self.moves.check(queue, live.settings.changed(changes))
-            before = live.settings.dead_letter
+            before, wanted = live.settings.dead_letter, live.settings.changed(changes)
+            if wanted.dead_letter != before:  # else it may be gone
+                self.moves.check(queue, wanted)
             settings, written = self._update(live, changes)
             if settings.dead_letter != before:
                 self.moves.note()
@@ -319,8 +320,12 @@ class Engine:
     def _take(self, live: LiveQueue, operation: Operation[Result], taken: Taken, written: int) -> Result:
         """The messages for a consumer, after a wait in line if none are available."""
         messages: Any = []
-        if not taken.size and operation.wait > 0:
-            taken, written = self._wait_in_line(live, operation)
+        if not taken.size:
+            if isinstance(operation, Claim) and operation.ack:
+                live.commit(written)
+                operation = operation.changed(ack=())  # type: ignore[assignment]
+            if operation.wait > 0:
+                taken, written = self._wait_in_line(live, operation)
         if taken.size:
             try:
                 live.commit(written)

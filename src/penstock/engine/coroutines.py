@@ -22,6 +22,7 @@ from penstock.contract.names import DEFAULT
 from penstock.contract.operation import Operation
 from penstock.contract.operations import (
     Attempts,
+    Claim,
     Counts,
     Fail,
     Figures,
@@ -291,8 +292,15 @@ class LocalBackend:
         live = self.engine.find(operation.queue)
         far = self.engine.far and isinstance(operation, Pop)  # a pop reads the body before it decides
         taken, written = await self._in_thread(live.decide, operation) if far else live.decide(operation)
-        if not taken.size and operation.wait > 0 and not self._hurried:
-            taken, written = await self._wait_in_line(live, operation)
+        if isinstance(taken, PenstockError):
+            await self._committed(live, written)
+            raise taken
+        if not taken.size:
+            if isinstance(operation, Claim) and operation.ack:
+                await self._committed(live, written)
+                operation = operation.changed(ack=())  # type: ignore[assignment]
+            if operation.wait > 0 and not self._hurried:
+                taken, written = await self._wait_in_line(live, operation)
         messages: list[Message] = []
         try:
             if taken.bytes > _LARGE:  # few have so much in memory at a time

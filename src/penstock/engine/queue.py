@@ -282,7 +282,20 @@ class LiveQueue:
 
     # Operations that take
 
-    def _claim(self, operation: operations.Claim, now: int) -> Taken:
+    def _claim(self, operation: operations.Claim, now: int) -> Taken | PenstockError:
+        if not operation.ack:
+            return self._claimed(operation, now)
+        lost = self._lost(operation.ack, lambda held: self._ledger.ack(held, now))
+        if lost:
+            return LeaseExpired(self.name, lost)
+        try:
+            return self._claimed(operation, now)
+        except PenstockError as refusal:  # raised after the commit of the acks
+            if self._stopped is not None:
+                raise
+            return refusal
+
+    def _claimed(self, operation: operations.Claim, now: int) -> Taken:
         available = self._state.available()
         if not available:
             return NOTHING

@@ -25,7 +25,7 @@ from penstock.rules.ledger import Ledger
 from penstock.rules.records import Record
 from penstock.rules.rows import AVAILABLE, Page, Rows
 from penstock.rules.streams import Run
-from penstock.system.clock import Clock
+from penstock.system.clock import Clock, at_least_one
 
 UNHEARD = int(3 * HEARTBEAT * 1000)  # milliseconds without a heartbeat after which a reader counts as gone
 HELD_BACK = 1 << 30  # bytes that are retained for one follower
@@ -379,13 +379,20 @@ class LiveStreams(Generic[OneStorage]):
         self._feeds.close()
 
     def fail(
-        self, queue: str, stream: str, batch: int, ids: Sequence[str], reason: str | None, delay: float = 0
+        self,
+        queue: str,
+        stream: str,
+        batch: int,
+        ids: Sequence[str],
+        reason: str | None,
+        delay: float | None = None,
     ) -> None:
         """Mark messages of a batch as failed; they fail when the batch is settled."""
 
-        milliseconds = round(delay * 1000)
-
         def fail(now: int, known: Known[OneStorage]) -> None:
+            # 0 means by the backoff, which is at once if the queue has none.
+            is_by_backoff = delay is None or (delay == 0 and known.ledger.settings.backoff is None)
+            milliseconds = 0 if delay is None or is_by_backoff else at_least_one(delay)
             known.storage.make_room(claims=len(ids))
             _keep(known, known.ledger.streams.fail(stream, batch, parse_ids(ids), reason, now, milliseconds))
 

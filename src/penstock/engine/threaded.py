@@ -14,7 +14,18 @@ from penstock.contract.backend import Histogram, Reading
 from penstock.contract.loads import LoadInfo
 from penstock.contract.message import STATES, Message
 from penstock.contract.operation import Operation
-from penstock.contract.operations import AllFigures, Claim, Figures, Lookup, Messages, Peek, Pop, Queues, Release
+from penstock.contract.operations import (
+    Ack,
+    AllFigures,
+    Claim,
+    Figures,
+    Lookup,
+    Messages,
+    Peek,
+    Pop,
+    Queues,
+    Release,
+)
 from penstock.contract.settings import MAX_PAYLOAD
 from penstock.contract.streams import FollowerInfo
 from penstock.engine.coroutines import COMMIT_RECORDS, COMMIT_SECONDS, some
@@ -148,7 +159,11 @@ class ThreadedBackend:
             if taken or wait <= 0:
                 return taken
             line = self._lines.setdefault(queue, _Line())
-        elif wait <= 0:
+        elif isinstance(now, Claim) and now.ack:
+            await self._change(Ack(queue, now.ack))
+        if isinstance(now, Claim) and now.ack:
+            now = now.changed(ack=())
+        if wait <= 0:
             return _nothing(now) if line.waiting else await self._taken(now)  # waiting consumers come first
         line.waiting += 1
         try:

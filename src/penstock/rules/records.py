@@ -138,7 +138,7 @@ class StreamFail(NamedTuple):
     batch: int
     seqs: list[int]
     reason: str | None
-    delay: int = 0  # milliseconds after the batch is settled
+    delay: int = 0  # milliseconds after the batch is settled; 0: by the queue's backoff
 
 
 class StreamReplay(NamedTuple):

@@ -222,8 +222,12 @@ class State:
 
         `kept` names the stream and batch whose settled messages were moved; None: messages of the queue.
         """
-        rows = self.rows if kept is None else self.streams.kept(*kept)
-        if rows is not None:  # else the stream has settled another batch since
+        if kept is None:
+            found = [self.rows, *self.streams.kept_of_page(first // PAGE)]  # some may have been settled since
+        else:
+            rows = self.streams.kept(*kept)
+            found = [] if rows is None else [rows]  # none: the stream has settled another batch since
+        for rows in found:
             rows.move(first, positions, places, sizes, crcs)
 
     # Copies

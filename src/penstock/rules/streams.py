@@ -20,6 +20,7 @@ from penstock.contract.streams import StreamInfo
 from penstock.errors import StreamInUse, StreamMismatch, StreamNotFound
 from penstock.rules import effects
 from penstock.rules.records import (
+    BY_BACKOFF,
     Claim,
     StreamBegin,
     StreamClaim,
@@ -45,7 +46,7 @@ class Failure(NamedTuple):
     """A message of a held batch that will fail when the batch is settled."""
 
     reason: str | None
-    delay: int = 0  # milliseconds after the batch is settled
+    delay: int = 0  # milliseconds after the batch is settled; 0: by the queue's backoff
 
 
 class Run(NamedTuple):
@@ -193,7 +194,10 @@ class Streams:
     def fail(
         self, stream: str, batch: int, seqs: Iterable[int], reason: str | None, now: int, delay: int = 0
     ) -> StreamFail | None:
-        """Mark messages to fail when their batch is settled; a settled batch does not change."""
+        """Mark messages to fail when their batch is settled; a settled batch does not change.
+
+        `delay`: milliseconds from then; 0: by the queue's backoff.
+        """
         self._state.advance(now)
         found = self._consuming(stream)
         if found.held is None or found.held.number != batch:
@@ -319,6 +323,10 @@ class Streams:
         """The kept rows of a batch; None if it is not the last one that the stream settled."""
         found = self._streams.get(stream)
         return found.kept if found is not None and found.settled == batch else None
+
+    def kept_of_page(self, number: int) -> list[Rows]:
+        """The kept rows of all streams that have some of that page."""
+        return [each.kept for each in self._streams.values() if each.kept.page(number) is not None]
 
     def kept_and_done(self, stream: str, batch: int) -> list[int]:
         """Messages of the stream's last settled batch that are done and still listed."""
@@ -464,7 +472,8 @@ class Streams:
         for seq, (reason, delay) in sorted(held.failures.items()):
             page, at = self._state.rows[seq]
             if not self._is_over(seq, page, at, record.at):
-                self._state.end_attempt(seq, page, at, record.at, record.at + delay, reason)
+                visible_at = record.at + delay if delay else BY_BACKOFF
+                self._state.end_attempt(seq, page, at, record.at, visible_at, reason)
         self._state.tidy()
 
     def _release_batch(self, record: StreamRelease) -> None:

@@ -19,6 +19,11 @@ class Outcome(NamedTuple):
     delay: float | None = None  # of a fail; None: by the queue's backoff
     reason: str | None = None
 
+    @property
+    def is_by_backoff(self) -> bool:
+        """Whether it is a fail that names no delay."""
+        return self.kind == "fail" and self.delay is None
+
     def settle(self, queue: Any, receipts: Iterable[str]) -> Any:
         """Settle messages with this outcome; an awaitable, if the queue is one for coroutines."""
         if self.kind == "fail":

@@ -21,10 +21,10 @@ PATIENCE = 10.0  # seconds for the last calls to the store when the worker ends
 POLL = 1.0  # seconds of a claim's long poll: a stop is noticed at the latest after it
 PASSING = (StoreUnreachable, DiskFull)  # errors after which the call is repeated
 _STOPPING = (signal.SIGINT, signal.SIGTERM)
-_LONGEST_BACKOFF = 300.0
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.1, 10.0
 
-Backoff: TypeAlias = float | Callable[[Message], float]
+Backoff: TypeAlias = float | tuple[float, float, float] | Callable[[Message], float]
+_USUAL = Settings(backoff=(1, 2, 300))  # of workers on a queue without a backoff
 _log = logging.getLogger("penstock")
 
 
@@ -82,7 +82,12 @@ _COUNTED = {"ack": "acked", "fail": "failed", "release": "released", "lost": "lo
 
 def exponential(message: Message) -> float:
     """Seconds until a failed message is tried again: 1, 2, 4, ... with each attempt, five minutes at most."""
-    return float(min(2 ** min(message.attempts - 1, 20), _LONGEST_BACKOFF))
+    return _USUAL.backoff_of(message.attempts)
+
+
+def usual_delay(message: Message, settings: Settings) -> float:
+    """Seconds until a failed message is tried again: by the queue's backoff, or exponential() if it has none."""
+    return exponential(message) if settings.backoff is None else settings.backoff_of(message.attempts)
 
 
 @dataclass(frozen=True)
@@ -91,7 +96,7 @@ class Options:
 
     concurrency: int
     lease: float | None
-    backoff: Backoff | None
+    backoff: Callable[[Message], float] | None
     grace: float
     until_empty: bool
     consumer: str
@@ -114,7 +119,7 @@ class Options:
         return cls(
             whole("concurrency", concurrency, 1, MAX_CONCURRENCY),
             checked_lease(lease),
-            backoff if backoff is None or callable(backoff) else seconds("backoff", backoff),
+            _checked_backoff(backoff),
             seconds("grace", grace),
             until_empty,
             checked_consumer(consumer),
@@ -126,26 +131,24 @@ class Options:
         """The lease to ask for."""
         return settings.granted(self.lease)
 
-    def delay(self, message: Message, settings: Settings) -> float | None:
-        """Seconds until a failed message is available again; None: as the queue says."""
+    def delay(self, message: Message) -> float | None:
+        """Seconds until a failed message is available again; None: the worker has no backoff of its own."""
         if self.backoff is None:
-            return exponential(message) if settings.backoff is None else None
-        if not callable(self.backoff):
-            return self.backoff
+            return None
         try:
             return seconds("backoff", self.backoff(message))
         except Exception as error:  # an error of the caller's function must not stop the work
             _log.warning("backoff of message %s: %s; the usual one is taken", message.id, reason_of(error))
             return exponential(message)
 
-    def outcome(self, message: Message, error: Exception, settings: Settings) -> Outcome:
+    def outcome(self, message: Message, error: Exception) -> Outcome:
         """How to settle a message whose handler has raised."""
         if isinstance(error, Release):
             return RELEASE
         if isinstance(error, Fail):
-            return Outcome("fail", self.delay(message, settings), str(error))
+            return Outcome("fail", self.delay(message), str(error))
         _log.warning("the handler failed on message %s of queue %r", message.id, message.queue, exc_info=error)
-        return Outcome("fail", self.delay(message, settings), reason_of(error))
+        return Outcome("fail", self.delay(message), reason_of(error))
 
     def tell(self, result: Result) -> None:
         """Report how the work on a message ended."""
@@ -156,6 +159,17 @@ class Options:
         """Tell that the work on a message no longer counts."""
         if self.on_drop is not None:
             _shielded(self.on_drop, message, "on_drop")
+
+
+def _checked_backoff(backoff: Backoff | None) -> Callable[[Message], float] | None:
+    """A worker's own backoff, by the formula of queues."""
+    if backoff is None or callable(backoff):
+        return backoff
+    if not isinstance(backoff, tuple | list):
+        always = seconds("backoff", backoff)
+        backoff = always, 1, always
+    own = Settings(backoff=backoff)
+    return lambda message: own.backoff_of(message.attempts)
 
 
 def _shielded(call: Callable[[Any], object], argument: object, name: str) -> None:

@@ -53,9 +53,9 @@ def work(
         handler: the work on one message
         concurrency: how many handlers run at a time, each in a thread
         lease: seconds until another consumer gets a message if this process dies; default: the queue's `lease`
-        backoff: seconds until a failed message is tried again, or a function from the message to that; default:
-            the queue's `backoff`, or `penstock.working.exponential`, 1, 2, 4, ... with each attempt, up to five
-            minutes, if the queue has none
+        backoff: seconds until a failed message is tried again, or (first seconds, factor, most seconds) as a queue
+            has them, or a function from the message to seconds; default: the queue's `backoff`, or
+            `penstock.working.exponential`, which is (1, 2, 300), if the queue has none
         grace: seconds that handlers get to finish when the worker stops; `docker stop` kills after 10
         stop: an event that stops the worker as SIGTERM does; signals set it, too, so that handlers can look at it
         until_empty: return once no message waits, available or delayed, and none is held here

@@ -18,9 +18,20 @@ from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeAlias, TypeVar
 
 from penstock.contract import tracing
 from penstock.contract.settings import Settings
-from penstock.errors import LeaseExpired
+from penstock.errors import LeaseExpired, PenstockError
 from penstock.workers.holding import ACK, RELEASE, AnyMessage, Held, Holding, Outcome, alike
-from penstock.workers.options import GLANCE, PASSING, PATIENCE, POLL, Options, Pauses, Release, Result, Worked
+from penstock.workers.options import (
+    GLANCE,
+    PASSING,
+    PATIENCE,
+    POLL,
+    Options,
+    Pauses,
+    Release,
+    Result,
+    Worked,
+    exponential,
+)
 
 if TYPE_CHECKING:
     import asyncio
@@ -267,7 +278,7 @@ class Worker(Generic[AnyMessage, Part]):
     def raised(self, held: Held[AnyMessage], error: BaseException) -> tuple[Outcome, BaseException | None]:
         """The outcome of a handler that has raised, and the error that ends the worker, if it does."""
         if isinstance(error, Exception):
-            return self.options.outcome(held.message, error, self._settings), None
+            return self.options.outcome(held.message, error), None
         return RELEASE, error  # such as SystemExit
 
     def end(self, held: Held[AnyMessage], outcome: Outcome = ACK, error: BaseException | None = None) -> None:
@@ -320,9 +331,24 @@ class Worker(Generic[AnyMessage, Part]):
                 batch, self._ended = self._ended, []
             if not batch:
                 return
+            await self._set_delays(batch)
             for outcome, held in alike(batch):
                 await self._settle(outcome, held)
             self._wake_if_last()
+
+    async def _set_delays(self, batch: list[Held[AnyMessage]]) -> None:
+        """Fails without a delay go by the queue's backoff as it is now; if it has none, by the usual one."""
+        fails = [each for each in batch if each.outcome is not None and each.outcome.is_by_backoff]
+        if not fails:
+            return
+        try:
+            settings = await self._try(self.settings, lambda: self._leaving)
+        except (_GivenUp, PenstockError):  # settling meets it, too
+            settings = self._settings
+        with self.lock:
+            self._use(settings)
+        for each in fails if settings.backoff is None else ():
+            each.outcome = each.outcome and each.outcome._replace(delay=exponential(each.message))
 
     async def _settle(self, outcome: Outcome, held: list[Held[AnyMessage]], busy: bool = False) -> None:
         """Settle messages with the same outcome; their handlers are idle then, unless they are still busy."""

@@ -41,6 +41,12 @@ def test_a_queues_url_takes_requests_of_the_query_protocol(service: Service) -> 
     assert str(told["MessageId"]) in sent.body.decode()
 
 
+def test_a_queues_name_is_as_good_as_its_url(service: Service) -> None:
+    name = service.queue().rpartition("/")[2]
+    service.done("SendMessage", QueueUrl=name, MessageBody="m")
+    assert [message["Body"] for message in service.receive(name)] == ["m"]
+
+
 def test_a_name_with_any_character_has_a_url(service: Service) -> None:
     service.store.create("a/b?c%d.e").put("m")
     url = service.done("GetQueueUrl", QueueName="a/b?c%d.e")["QueueUrl"]
@@ -96,7 +102,7 @@ HOSTILE: list[tuple[str, bytes, dict[str, str], str]] = [
     ("no action", b"{}", {"X-Amz-Target": "AmazonSQS.Explode"}, "InvalidAction"),
     ("other service", b"{}", {"X-Amz-Target": "DynamoDB_20120810.ListTables"}, "InvalidAction"),
     ("surrogate", b'{"QueueUrl": "/0/\\ud800"}', DELETE, "InvalidAddress"),
-    ("no url", b'{"QueueUrl": "jobs"}', DELETE, "InvalidAddress"),
+    ("no name", b'{"QueueUrl": "/0/"}', DELETE, "InvalidAddress"),
     ("form without action", b"a=b", {}, "MissingParameter"),
     ("form with unknown action", b"Action=Explode", {}, "InvalidAction"),
     ("form that is no text", b"Action=\xff", {}, "MalformedInput"),

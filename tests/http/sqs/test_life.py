@@ -2,6 +2,7 @@
 
 import base64
 import json
+import time
 from pathlib import Path
 from typing import Any
 
@@ -141,12 +142,13 @@ def redriving(resource: str, count: int) -> dict[str, str]:
         ({"DelaySeconds": "-1"}, "InvalidAttributeValue"),
         ({"SqsManagedSseEnabled": "yes"}, "InvalidAttributeValue"),
         ({"Policy": "[]"}, "InvalidAttributeValue"),
-        ({"RedrivePolicy": "{}"}, "InvalidAttributeValue"),
-        (redriving("sqs:a:0:b", 0), "InvalidAttributeValue"),
-        (redriving("sqs:a:0:b", 1_001), "InvalidAttributeValue"),
+        ({"RedrivePolicy": "{}"}, "InvalidParameterValue"),
+        ({"RedrivePolicy": "no"}, "InvalidParameterValue"),
+        (redriving("sqs:a:0:b", 0), "InvalidParameterValue"),
+        (redriving("sqs:a:0:b", 1_001), "InvalidParameterValue"),
         (redriving("s3:::b", 1), "InvalidParameterValue"),
         (redriving("sqs:a:0:none", 1), "InvalidParameterValue"),
-        (redriving("sqs:a:0:b.fifo", 1), "InvalidAttributeValue"),
+        (redriving("sqs:a:0:b.fifo", 1), "InvalidParameterValue"),
     ],
 )  # fmt: skip
 def test_an_attribute_that_amazon_refuses_is_refused(
@@ -158,6 +160,53 @@ def test_an_attribute_that_amazon_refuses_is_refused(
     assert service.behind(url).settings == before
     assert service.refused("CreateQueue", QueueName="refused", Attributes=attributes) == error
     assert "refused" not in [queue.name for queue in service.store.queues()]
+
+
+def test_the_type_of_a_queue_stays(service: Service) -> None:
+    url, fifo = service.queue(), service.queue(".fifo")
+    change = {"Attributes": {"FifoQueue": "true"}}
+    assert service.refused("SetQueueAttributes", QueueUrl=url, **change) == "InvalidAttributeName"
+    service.done("SetQueueAttributes", QueueUrl=fifo, **change)
+    change = {"Attributes": {"FifoQueue": "false"}}
+    assert service.refused("SetQueueAttributes", QueueUrl=fifo, **change) == "InvalidAttributeValue"
+
+
+def test_permissions_are_statements_of_the_policy(service: Service) -> None:
+    url = service.queue()
+    arn = f"arn:aws:sqs:us-east-1:000000000000:{service.behind(url).name}"
+    one, two = "111111111111", "222222222222"
+
+    def policy() -> Any:
+        told = service.done("GetQueueAttributes", QueueUrl=url, AttributeNames=["Policy"])
+        return json.loads(told["Attributes"]["Policy"]) if told else None
+
+    def add(label: str, accounts: list[str], actions: list[str]) -> dict[str, Any]:
+        return {"QueueUrl": url, "Label": label, "AWSAccountIds": accounts, "Actions": actions}
+
+    service.done("AddPermission", **add("a", [one], ["SendMessage"]))
+    service.done("AddPermission", **add("b", [one, two], ["SendMessage", "ReceiveMessage"]))
+    first = {"AWS": f"arn:aws:iam::{one}:root"}
+    both = {"AWS": [f"arn:aws:iam::{account}:root" for account in (one, two)]}
+    assert policy() == {
+        "Version": "2008-10-17",
+        "Id": f"{arn}/SQSDefaultPolicy",
+        "Statement": [
+            {"Sid": "a", "Effect": "Allow", "Principal": first, "Action": "SQS:SendMessage", "Resource": arn},
+            {
+                "Sid": "b", "Effect": "Allow", "Principal": both,
+                "Action": ["SQS:SendMessage", "SQS:ReceiveMessage"], "Resource": arn,
+            },
+        ],
+    }  # fmt: skip
+    assert service.refused("AddPermission", **add("a", [two], ["SendMessage"])) == "InvalidParameterValue"
+    assert service.refused("AddPermission", **add("c", [two], ["Explode"])) == "InvalidParameterValue"
+    assert service.refused("AddPermission", **add("c", [], ["SendMessage"])) == "MissingParameter"
+    assert service.refused("AddPermission", **add("c", [one], ["SendMessage"] * 8)) == "OverLimit"
+    service.done("RemovePermission", QueueUrl=url, Label="a")
+    assert [each["Sid"] for each in policy()["Statement"]] == ["b"]
+    service.done("RemovePermission", QueueUrl=url, Label="b")
+    assert policy() is None
+    assert service.refused("RemovePermission", QueueUrl=url, Label="b") == "InvalidParameterValue"
 
 
 def test_labels_that_a_python_program_wrote_break_nothing(service: Service) -> None:
@@ -234,6 +283,32 @@ def test_visibility_cannot_be_changed_once_it_has_ended(service: Service) -> Non
     assert service.refused("ChangeMessageVisibility", **change, VisibilityTimeout=60) == "InvalidParameterValue"
 
 
+def test_a_message_is_held_for_twelve_hours_in_all(tmp_path: Path) -> None:
+    clock = penstock.SimulatedClock(int(time.time() * 1000) - 6 * 3600 * 1000)
+    with penstock.open(tmp_path, clock=clock) as store, serving(store) as server:
+        service = Service(store, server.url)
+        url = service.queue()
+        service.behind(url).put_many(["a", "b"])
+        messages = service.receive(url, MaxNumberOfMessages=2, VisibilityTimeout=43_200)
+        change = {"QueueUrl": url, "ReceiptHandle": handle(messages[0])}
+        # received six hours ago: the store's clock is that much behind
+        service.done("ChangeMessageVisibility", **change, VisibilityTimeout=21_500)
+        assert (
+            service.refused("ChangeMessageVisibility", **change, VisibilityTimeout=21_601)
+            == "InvalidParameterValue"
+        )
+        entries = [
+            {"Id": str(seconds), "ReceiptHandle": handle(messages[1]), "VisibilityTimeout": seconds}
+            for seconds in (21_601, 43_200, 10)
+        ]
+        told = service.done("ChangeMessageVisibilityBatch", QueueUrl=url, Entries=entries)
+        assert [each["Id"] for each in told["Successful"]] == ["10"]
+        assert [(each["Id"], each["Code"]) for each in told["Failed"]] == [
+            ("21601", "InvalidParameterValue"),
+            ("43200", "InvalidParameterValue"),
+        ]
+
+
 def test_a_message_given_back_counts_as_received_and_fails_for_good_at_last(service: Service) -> None:
     dead = service.queue()
     arn = f"arn:aws:sqs:us-east-1:000000000000:{service.behind(dead).name}"
@@ -297,6 +372,15 @@ def test_a_key_of_a_group_is_one_of_that_group_only_if_the_queue_says_so(service
         assert service.behind(url).counts()["available"] == count
         found = service.receive(url, MaxNumberOfMessages=10, AttributeNames=["MessageDeduplicationId"])
         assert [message["Attributes"] for message in found] == [{"MessageDeduplicationId": "k"}] * count
+
+
+@pytest.mark.parametrize("missing", ["MessageGroupId", "MessageDeduplicationId"])
+def test_a_batch_is_refused_if_an_entry_has_no_group_or_no_key(service: Service, missing: str) -> None:
+    url = service.queue(".fifo")
+    entry = {"MessageBody": "m", "MessageGroupId": "g", "MessageDeduplicationId": "k"}
+    entries = [{"Id": "a", **entry}, {"Id": "b", **{name: entry[name] for name in entry if name != missing}}]
+    assert service.refused("SendMessageBatch", QueueUrl=url, Entries=entries) == "InvalidParameterValue"
+    assert service.behind(url).counts()["available"] == 0
 
 
 def test_a_receive_that_is_repeated_after_a_delete_brings_other_messages(service: Service) -> None:
@@ -389,7 +473,9 @@ def test_dead_letters_are_moved_back_in_the_background(service: Service) -> None
     assert (
         service.refused("CancelMessageMoveTask", TaskHandle=task) == "AWS.SimpleQueueService.UnsupportedOperation"
     )
-    assert service.refused("CancelMessageMoveTask", TaskHandle="x") == "ResourceNotFoundException"
+    unknown = f"9{task}"
+    assert service.refused("CancelMessageMoveTask", TaskHandle=unknown) == "ResourceNotFoundException"
+    assert service.refused("CancelMessageMoveTask", TaskHandle="x") == "InvalidParameterValue"
 
 
 def test_a_slow_move_can_be_cancelled(service: Service) -> None:
@@ -399,13 +485,31 @@ def test_a_slow_move_can_be_cancelled(service: Service) -> None:
     service.behind(dead).put_many(["m"] * 10)
     started = {"SourceArn": arns[0], "DestinationArn": arns[1], "MaxNumberOfMessagesPerSecond": 1}
     task = service.done("StartMessageMoveTask", **started)["TaskHandle"]
-    assert service.refused("StartMessageMoveTask", **started) == "AWS.SimpleQueueService.UnsupportedOperation"
+    assert service.refused("StartMessageMoveTask", **started) == "InvalidParameterValue"
     until(lambda: service.behind(other).counts()["available"])
     moved = service.done("CancelMessageMoveTask", TaskHandle=task)["ApproximateNumberOfMessagesMoved"]
     counts = [service.behind(each).counts()["available"] for each in (dead, other)]
     assert sum(counts) == 10
     assert moved <= counts[1] < 10
     assert service.done("ListMessageMoveTasks", SourceArn=arns[0])["Results"][0]["Status"] == "CANCELLED"
+
+
+def test_a_move_whose_destination_goes_says_why_it_failed(service: Service) -> None:
+    dead, other = service.queue(), service.queue()
+    arns = [f"arn:aws:sqs:us-east-1:000000000000:{service.behind(each).name}" for each in (dead, other)]
+    service.queue(RedrivePolicy=json.dumps({"deadLetterTargetArn": arns[0], "maxReceiveCount": 1}))
+    service.behind(dead).put_many(["m"] * 10)
+    moving = {"SourceArn": arns[0], "DestinationArn": arns[1], "MaxNumberOfMessagesPerSecond": 5}
+    service.done("StartMessageMoveTask", **moving)
+    until(lambda: service.behind(other).counts()["available"])
+    service.done("DeleteQueue", QueueUrl=other)
+
+    def told() -> Any:
+        return service.done("ListMessageMoveTasks", SourceArn=arns[0])["Results"][0]
+
+    until(lambda: told()["Status"] != "RUNNING")
+    assert (told()["Status"], told()["FailureReason"]) == ("FAILED", "AWS.SimpleQueueService.NonExistentQueue")
+    assert service.refused("StartMessageMoveTask", **moving) == "ResourceNotFoundException"
 
 
 def test_only_a_dead_letter_queue_is_moved(service: Service) -> None:

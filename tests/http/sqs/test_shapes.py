@@ -90,8 +90,8 @@ def test_forms_are_read_or_refused(name: str, pairs: dict[str, str]) -> None:
 @pytest.mark.parametrize(
     ("members", "error"),
     [
-        ({"QueueUrl": "u"}, "MissingParameterException"),
-        ({"QueueUrl": "u", "MessageBody": None}, "MissingParameterException"),
+        ({"QueueUrl": "u"}, "MissingRequiredParameterException"),
+        ({"QueueUrl": "u", "MessageBody": None}, "MissingRequiredParameterException"),
         ({"QueueUrl": "u", "MessageBody": 5}, "SerializationException"),
         ({"QueueUrl": "u", "MessageBody": "b", "DelaySeconds": "5"}, "SerializationException"),
         ({"QueueUrl": "u", "MessageBody": "b", "DelaySeconds": True}, "SerializationException"),

@@ -10,6 +10,8 @@ import pytest
 
 import penstock
 from penstock import DiskFull, Draft, PenstockError, Store, StoreCorrupt
+from penstock.contract.stream_operations import Streams
+from penstock.contract.streams import reader_name
 from penstock.sharing.backend import engine_of
 from penstock.stores.journal import packing
 from penstock.stores.journal.packer import Surveyed, survey
@@ -71,6 +73,25 @@ def test_what_is_put_and_settled_while_others_build_is_kept(tmp_path: Path) -> N
         assert [each.payload for each in store.queue("a").messages()] == [
             f"a {int(each) - 1}".encode() for each in left["a"][1:]
         ]
+
+
+@pytest.mark.parametrize("failing", [False, True])
+def test_a_batch_that_a_stream_settles_while_others_build_can_be_read_again(tmp_path: Path, failing: bool) -> None:
+    with penstock.open(tmp_path) as store:
+        left = half_done(store, "a")
+        streams, reader = Streams(store.run), reader_name()
+        streams.begin("a", "s", reader)
+        assert streams.next("a", "s", reader, 0, 3, 1 << 30) == 1
+        with Round(backend_of(store), ["a"]) as packing:
+            results = built(packing.begin())
+            if failing:
+                streams.fail("a", "s", 1, left[:1], "no")
+            assert streams.next("a", "s", reader, 1, 2, 1 << 30) == 2
+            packing.swap(results)
+        for _ in range(2):
+            batch = streams.messages("a", "s", 1, "", "", 9)
+            assert [each.payload for each in batch] == [f"a {int(each) - 1}".encode() for each in left[:3]]
+            backend_of(store).pack("a")
 
 
 def test_a_queue_that_was_not_built_is_as_it_was_and_what_was_built_in_vain_is_removed(tmp_path: Path) -> None:

@@ -433,10 +433,11 @@ def test_the_dialect_may_change_from_one_opening_to_the_next(tmp_path: Path, clo
 
 
 class CountingDisk(SystemDisk):
-    """Counts the syncs of each file."""
+    """Counts the syncs of each file, and all writes that are synced by themselves."""
 
     def __init__(self) -> None:
         self.syncs: Counter[str] = Counter()
+        self.synced_writes = 0
 
     def open(self, path: StrPath, **how: Any) -> SystemFile:
         file = super().open(path, **how)
@@ -446,6 +447,10 @@ class CountingDisk(SystemDisk):
             def sync(self) -> None:
                 super().sync()
                 disk.syncs[os.path.basename(self.path)] += 1
+
+            def write_through(self, offset: int, data: Any) -> None:
+                super().write_through(offset, data)
+                disk.synced_writes += 1
 
         file.__class__ = Counting
         return file
@@ -466,6 +471,19 @@ def test_with_interval_what_was_written_is_synced_also_after_the_clock_was_set_b
             time.sleep(0.001)
     journal.reopen()
     assert len(journal.queue()) == 3
+    journal.store.close()
+
+
+def test_a_claim_and_its_acks_are_one_commit(tmp_path: Path, clock: SimulatedClock) -> None:
+    disk = CountingDisk()
+    journal = Journal(tmp_path / "data", clock, sync="always", disk=disk)
+    queue = journal.store.create("jobs")
+    queue.put_many([b"a", b"b"])
+    held, before = queue.claim(), disk.synced_writes
+    queue.claim(ack=held)
+    assert disk.synced_writes == before + 1
+    journal.reopen()
+    assert journal.queue().counts()["in_flight"] == 1
     journal.store.close()
 
 

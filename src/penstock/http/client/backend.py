@@ -9,7 +9,7 @@ from penstock.contract.loads import AddToLoad, Loads
 from penstock.contract.message import Message
 from penstock.contract.names import DEFAULT
 from penstock.contract.operation import Operation
-from penstock.contract.operations import Claim, Lookup, Messages, Peek, Pop
+from penstock.contract.operations import Ack, Claim, Lookup, Messages, Peek, Pop
 from penstock.contract.settings import seconds
 from penstock.errors import InvalidArgument, StoreClosed, StoreUnreachable
 from penstock.http.client import address
@@ -50,6 +50,7 @@ class Remote:
         self.clock = clock or SystemClock()
         self.pool: Any = self.pool_type(self.address, self.closed)
         self.closing = self.event_type()
+        self._acks_in_claims = True  # until a server of an earlier version has refused one
         self._tries, self._patience = patience
 
     def closed(self) -> Exception:
@@ -77,6 +78,29 @@ class Remote:
                 return await self.once(call)
             except Failure as error:
                 failure = error
+
+    async def answered(self, operation: Operation[Result]) -> Result:
+        """The result of an operation, retried where that is safe."""
+        call = call_of(operation)
+        try:
+            return await self.once(call)
+        except Failure as failure:
+            return await self.again(call, failure)
+
+    async def acked(self, operation: Claim) -> list[Message]:
+        """The messages of a claim that acknowledges others and does not wait.
+
+        Servers before 0.2.0 refuse such a claim as InvalidArgument, and have done nothing: they get two requests.
+        """
+        if self._acks_in_claims:
+            try:
+                return await self.answered(operation)
+            except InvalidArgument:
+                pass
+        await self.answered(Ack(operation.queue, operation.ack))
+        claimed = await self.answered(operation.changed(ack=()))
+        self._acks_in_claims = False
+        return claimed
 
     async def taken(self, operation: Claim | Pop) -> Any:
         """The messages of a claim or pop that waits: a long wait is several requests."""
@@ -111,6 +135,8 @@ class RemoteBackend(Remote):
             return self._listed(operation)  # type: ignore[return-value, arg-type]
         if operation.http.polls and operation.wait > 0:
             return blocking.run(self.taken(operation))  # type: ignore[no-any-return, arg-type]
+        if isinstance(operation, Claim) and operation.ack:
+            return blocking.run(self.acked(operation))  # type: ignore[return-value]
         return self.ask(call_of(operation))
 
     def _listed(self, operation: Peek | Messages) -> Iterator[Message]:

@@ -8,7 +8,7 @@ from typing import Any, TypeVar, cast
 
 from penstock.contract.message import Message
 from penstock.contract.operation import Operation
-from penstock.contract.operations import Messages, Peek
+from penstock.contract.operations import Claim, Messages, Peek
 from penstock.errors import StoreUnreachable
 from penstock.http.client.address import Address
 from penstock.http.client.backend import HELLO, Remote
@@ -180,6 +180,8 @@ class RemoteBackend(Remote):
     def run(self, operation: Operation[Result]) -> Awaitable[Result]:
         if operation.http.polls and operation.wait > 0:
             return self.taken(operation)  # type: ignore[arg-type]
+        if isinstance(operation, Claim) and operation.ack:
+            return self.acked(operation)  # type: ignore[return-value]
         return self.ask(call_of(operation))
 
     async def listed(self, operation: Peek | Messages) -> AsyncIterator[Message]:

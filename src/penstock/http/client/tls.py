@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import socket
 from typing import TYPE_CHECKING, Any
 
@@ -54,7 +55,7 @@ def _refused(address: Address, refused: ssl.SSLCertVerificationError) -> StoreUn
     what = f"the certificate of the server at {address.url}"
     if refused.verify_code in _UNTRUSTED:
         return StoreUnreachable(
-            f"{what} is not trusted: {refused.verify_message}.",
+            f"{what} is not trusted: {refused.verify_message}{_wrong_file()}.",
             Advice(
                 f"Give ca= {_PEM}, or set SSL_CERT_FILE to it",
                 f"Set SSL_CERT_FILE to {_PEM}",
@@ -66,6 +67,24 @@ def _refused(address: Address, refused: ssl.SSLCertVerificationError) -> StoreUn
         said = f", but for {', '.join(names)}: use one of these in the address" if names else ""
         return StoreUnreachable(f"{what} is not for {address.host!r}{said}, or have a certificate made for it")
     return StoreUnreachable(f"{what} is refused: {refused.verify_message}. Have it renewed on the server")
+
+
+def _wrong_file() -> str:
+    """What is wrong with the file that SSL_CERT_FILE names: OpenSSL passes over one that it cannot use."""
+    import ssl
+
+    path = os.environ.get("SSL_CERT_FILE")
+    if path:
+        try:
+            ssl.create_default_context(cafile=path)
+        except OSError as error:  # an SSLError is one
+            why = (
+                error.strerror
+                if isinstance(error, FileNotFoundError | PermissionError)
+                else "no certificates in it"
+            )
+            return f", and SSL_CERT_FILE is {path!r}: {why}"
+    return ""
 
 
 def _names(address: Address) -> list[str]:

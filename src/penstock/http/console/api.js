@@ -2,6 +2,7 @@
 // send it.
 
 const ROOT = new URL(".", document.baseURI); // the folder /-/ of the server, also behind a proxy that adds a prefix
+export const COMMAND = `penstock --store ${location.origin}`; // how a command reaches this server
 const KEPT = "penstock.token";
 const PATIENCE = 30_000; // milliseconds for an answer
 const WAIT = 10; // seconds that the server may wait for a change; ages grow meanwhile

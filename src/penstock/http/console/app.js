@@ -20,6 +20,7 @@ const SHORTCUTS = [
   ["Esc", "Close a dialog"],
 ];
 const VIEWS = [["", "Overview", Overview], ["streams", "Streams", Streams], ["server", "Server", Server]];
+const QUIET = "penstock.quiet"; // set: single keys do nothing in this tab
 const BETWEEN = 1_000; // milliseconds between two refreshes, at least
 const LONGEST = 8_000; // between two tries to reach a server that has gone
 
@@ -198,7 +199,10 @@ class App {
 
   refuse(view, error) {
     view.refused?.remove();
-    view.refused = h("div", { class: "refused", role: "alert" }, h("h2", {}, error.status === 404 ? "Nothing here" : "Not possible"), h("p", {}, data(error.message)));
+    const missing = error.status === 404;
+    view.refused = h("div", { class: missing ? "refused alone" : "refused", role: "alert" },
+      h("h2", {}, missing ? "Nothing here" : "Not possible"), h("p", {}, data(error.message)),
+      missing ? h("p", {}, h("a", { href: "#/" }, "All queues")) : null);
     view.element.prepend(view.refused);
     this.reached(true);
   }
@@ -262,13 +266,17 @@ class App {
 
   help() {
     if (document.querySelector("dialog")) return;
+    const box = h("input", { type: "checkbox", onchange: () => (box.checked ? sessionStorage.removeItem(QUIET) : sessionStorage.setItem(QUIET, "")) });
+    box.checked = sessionStorage.getItem(QUIET) === null;
     dialogs.open("Keyboard shortcuts", { class: "small" }, h("div", { class: "inside" },
+      h("label", { class: "check" }, box, "Single keys work; without, speech input cannot press one by mistake"),
       h("dl", { class: "keys" }, SHORTCUTS.map(([key, about]) => [h("dt", {}, key.split(" ").map((each) => h("kbd", {}, each))), h("dd", {}, about)]))));
   }
 
   key(event) {
     const typing = event.target.closest("input, textarea, select, [contenteditable]");
-    if (event.ctrlKey || event.metaKey || event.altKey || typing || document.querySelector("dialog")) {
+    const quiet = sessionStorage.getItem(QUIET) !== null;
+    if (event.ctrlKey || event.metaKey || event.altKey || quiet || typing || document.querySelector("dialog")) {
       if (typing && event.key === "Escape") event.target.blur();
       return;
     }

@@ -28,6 +28,15 @@ export function rate(number) {
   return number < 0.05 ? "<0.1" : number < 100 ? tenth.format(number) : whole.format(number);
 }
 
+/** The number that a person has typed, for a request. JSON has integers of 64 bits; JavaScript would round them. */
+export function numeric(text, what) {
+  const [typed, number] = [text.trim(), Number(text)];
+  if (!typed || !Number.isFinite(number)) throw new Error(`${typed || "An empty text"} is no number for ${what}.`);
+  if (!/^-?[0-9]{16,}$/.test(typed) || Number.isSafeInteger(number)) return number;
+  if (!JSON.rawJSON) throw new Error(`${typed} is too large a number for this browser.`);
+  return JSON.rawJSON(String(BigInt(typed)));
+}
+
 /** So many things: plural(2, "message"). */
 export function plural(number, thing) {
   return `${count(number)} ${thing}${number === 1 ? "" : "s"}`;

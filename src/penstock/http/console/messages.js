@@ -1,6 +1,6 @@
 // The messages of a queue: by state, page by page, and one of them opened.
 
-import { api } from "./api.js";
+import { api, COMMAND } from "./api.js";
 import * as dialogs from "./dialogs.js";
 import { data, fill, h, say, Table, visible } from "./dom.js";
 import * as format from "./format.js";
@@ -125,6 +125,7 @@ export class Messages {
     this.table.show(found.messages, (row) => row.id);
     const looked = this.text ? ` of ${format.plural(found.looked, "message")} searched` : "";
     this.pager.show(`Page ${format.count(this.pages.length)}: ${format.plural(found.messages.length, "message")}${looked}`, this.pages.length > 1, found.next !== null);
+    this.pager.element.hidden = !this.total && this.pages.length === 1;
     this.newest.hidden = Boolean(this.text || this.state) || found.next === null;
     this.showActs();
   }
@@ -225,7 +226,7 @@ export class Messages {
     if (!this.app.may("read")) return h("p", {}, "Your token lacks the role read, which looking at messages needs.");
     if (this.text) return this.next ? h("p", {}, "Nothing found so far: go on with the next page.") : h("p", {}, "No message has ", h("b", {}, data(this.text)), " in it.");
     if (this.state) return h("p", {}, `No message is ${format.state(this.state)}.`);
-    return [h("p", {}, "The queue is empty. Put a message:"), h("pre", {}, `penstock put ${quoted(this.queue)} 'resize cat.jpg'`)];
+    return [h("p", {}, "The queue is empty. Put a message:"), h("pre", {}, `${COMMAND} put ${quoted(this.queue)} 'resize cat.jpg'`)];
   }
 }
 

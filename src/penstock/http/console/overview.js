@@ -1,6 +1,6 @@
 // The overview: what is wrong, totals, and every queue.
 
-import { api } from "./api.js";
+import { api, COMMAND } from "./api.js";
 import { Chart, sparkline } from "./charts.js";
 import * as dialogs from "./dialogs.js";
 import { data, fill, h, say, section, Table } from "./dom.js";
@@ -65,6 +65,7 @@ export class Overview {
     this.depth = new Chart("Depth", [{ name: "waiting", kind: "available" }, { name: "in flight", kind: "in_flight" }], format.short);
     this.flow = new Chart("Messages a second", [{ name: "in", kind: "in" }, { name: "out", kind: "out" }], format.rate);
     this.table = new Table("Queues", this.columns(), { sort: { by: (name) => this.go({ sort: name }) }, empty: () => this.teach() });
+    this.first = h("div", { class: "empty first", hidden: true });
     this.pager = pager((step) => this.go({ page: this.page + step }));
     this.element = h(
       "div", { class: "overview" },
@@ -74,7 +75,7 @@ export class Overview {
       h("div", { class: "charts" }, this.depth.element, this.flow.element),
       section("Queues",
         h("div", { class: "tools" }, this.search, this.create),
-        this.table.element, this.pager.element),
+        this.table.element, this.pager.element, this.first),
     );
     this.charted = 0;
     this.turn(parameters);
@@ -136,6 +137,7 @@ export class Overview {
     this.create.hidden = !this.app.may("admin");
     this.showProblems(found.problems, found.problems_found);
     this.showTotals(found.totals);
+    this.showFirst(found.totals);
     this.table.show(found.queues, (row) => row.queue);
     const first = found.found ? this.page * PAGE + 1 : 0;
     const last = Math.min(found.found, (this.page + 1) * PAGE);
@@ -164,7 +166,7 @@ export class Overview {
     fill(this.problems, shown.map((problem) => h("li", { class: problem.severity },
       h("span", { class: "sign", "aria-hidden": "true" }, { error: "\u2715", warning: "!" }[problem.severity] ?? "i"),
       h("span", { class: "unseen" }, `${problem.severity}: `),
-      h("p", {}, problem.queue !== null ? [h("a", { href: href(problem.queue, LINKS[problem.kind] ?? "") }, data(problem.queue)), " "] : null,
+      h("p", {}, problem.queue !== null ? [h("a", { href: href(problem.queue, LINKS[problem.kind] ?? "") }, data(problem.queue)), ": "] : null,
         data(problem.what), " ", h("span", { class: "advice" }, data(problem.advice))))),
     found > shown.length ? h("li", { class: "more" }, shown.length < problems.length
       ? h("button", { type: "button", onclick: () => { this.all = true; this.showProblems(problems, found); } }, `and ${format.count(found - shown.length)} more`)
@@ -186,8 +188,17 @@ export class Overview {
 
   teach() {
     if (this.text) return [h("p", {}, "No queue has ", h("b", {}, data(this.text)), " in its name.")];
-    return [h("p", {}, "There is no queue yet. Make one and put a message into it:"),
-      h("pre", {}, "penstock create jobs\npenstock put jobs 'resize cat.jpg'")];
+    return h("p", {}, "There is no queue yet.");
+  }
+
+  /** In a store without a message: how to begin. */
+  showFirst({ queues, counts }) {
+    const empty = !this.text && queues <= 1 && Object.values(counts).every((number) => number === 0);
+    this.first.hidden = !empty;
+    if (!empty || this.first.children.length) return;
+    fill(this.first, h("p", {}, "The store is empty. Make a queue, put a message into it, and work on it:"),
+      h("pre", {}, [`${COMMAND} create jobs`, `${COMMAND} put jobs 'resize cat.jpg'`, `${COMMAND} work jobs -- wc -c`].join("\n")),
+      this.app.me.needs_token ? h("p", { class: "note" }, "The commands find your token in the variable PENSTOCK_TOKEN.") : null);
   }
 
   make() {

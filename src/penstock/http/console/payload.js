@@ -78,6 +78,7 @@ export function payload(message, name) {
     shown, note);
 
   function show(way) {
+    shown.dataset.way = way;
     for (const button of buttons) button.setAttribute("aria-pressed", button.dataset.way === way);
     if (bytes.length === 0) fill(shown, h("i", {}, "The payload is empty."));
     else shown.textContent = ways[way]();

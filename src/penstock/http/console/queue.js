@@ -133,8 +133,8 @@ export class Queue {
       ],
       run: () => {
         const draft = { payload: text.value };
-        if (priority.value.trim()) draft.priority = numeric(priority.value, "the priority");
-        if (delay.value.trim()) draft.delay = numeric(delay.value, "the delay");
+        if (priority.value.trim()) draft.priority = format.numeric(priority.value, "the priority");
+        if (delay.value.trim()) draft.delay = format.numeric(delay.value, "the delay");
         if (group.value) draft.group = group.value;
         if (key.value) draft.key = key.value;
         const lines = headers.value.split("\n").filter((line) => line.trim());
@@ -181,12 +181,6 @@ export class Queue {
       },
     });
   }
-}
-
-export function numeric(text, what) {
-  const number = Number(text);
-  if (!text.trim() || !Number.isFinite(number)) throw new Error(`${text} is no number for ${what}.`);
-  return number;
 }
 
 /** Why messages failed, with how many of each. */

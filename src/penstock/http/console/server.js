@@ -15,10 +15,11 @@ export class Server {
     this.facts = h("dl", { class: "facts" });
     this.disk = h("div", { class: "meter" });
     this.commits = h("dl", { class: "tiles" });
+    this.none = h("p", { class: "note", hidden: true }, "No commit, or none that this server has seen.");
     this.answers = h("dl", { class: "facts" });
     this.element = h("div", { class: "server" }, h("h1", { class: "unseen" }, "Server"),
       this.state,
-      section("Commits of the last five minutes", this.commits),
+      section("Commits of the last five minutes", this.commits, this.none),
       section("Disk", this.disk),
       section("Server", this.facts),
       section("Answers since the start", this.answers,
@@ -37,7 +38,7 @@ export class Server {
     this.list(this.commits, commits === null ? [] : [
       ["commits", format.count(commits.count)], ["half took at most", format.length(commits.p50)], ["99 of 100 at most", format.length(commits.p99)],
     ]);
-    if (commits === null) fill(this.commits, h("p", { class: "note" }, "No commit, or none that this server has seen."));
+    this.none.hidden = commits !== null;
     this.showDisk(disk);
     this.list(this.facts, [
       ["version", found.version], ["store", found.store.kind], ["up for", format.length(found.uptime)], ["queues", format.count(found.queues)],

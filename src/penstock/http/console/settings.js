@@ -3,6 +3,7 @@
 import { api } from "./api.js";
 import * as dialogs from "./dialogs.js";
 import { data, fill, h, visible } from "./dom.js";
+import * as format from "./format.js";
 
 let schema = null; // of settings: asked for once
 
@@ -24,15 +25,9 @@ function read(name, text, about) {
       return [line.slice(0, at), line.slice(at + 1)];
     }));
   }
-  if (types.includes("array")) return text.split(",").map((each) => numeric(name, each));
+  if (types.includes("array")) return text.split(",").map((each) => format.numeric(each, name));
   if (types.includes("string")) return text;
-  return numeric(name, text);
-}
-
-function numeric(name, text) {
-  const number = Number(text);
-  if (!text.trim() || !Number.isFinite(number)) throw new Error(`${name}: ${text || "nothing"} is no number.`);
-  return number;
+  return format.numeric(text, name);
 }
 
 export class Settings {
@@ -105,7 +100,7 @@ export class Settings {
     dialogs.ask({
       title: `Change ${many} of ${visible(this.queue)}`, button: `Change ${many}`,
       text: [
-        h("ul", { class: "changes" }, Object.entries(values).map(([name, value]) => h("li", {}, h("b", {}, name), ": ", data(this.written(name) || "none"), " \u2192 ", data(written(value) || "none")))),
+        h("ul", { class: "changes" }, Object.keys(values).map((name) => h("li", {}, h("b", {}, name), ": ", data(this.written(name) || "none"), " \u2192 ", data(this.fields[name].value.trim() || "none")))),
         "The change holds at once, also for messages that are there and consumers that wait.",
       ],
       run: () => api.update(this.queue, values),

@@ -1,6 +1,6 @@
 // Streams, followers, loads and workers.
 
-import { api } from "./api.js";
+import { api, COMMAND } from "./api.js";
 import * as dialogs from "./dialogs.js";
 import { data, h, section, Table } from "./dom.js";
 import * as format from "./format.js";
@@ -39,12 +39,12 @@ export class Streams {
       { title: "lag", kind: "number", cell: (row, cell) => counted(cell, row.lag, "") },
       { title: "held back", kind: "number", cell: (row) => format.bytes(row.held_back) },
       { title: "seen", kind: "time", cell: (row) => format.ago(row.seen, this.now) },
-    ], { empty: () => h("p", {}, "Nobody follows what enters a queue.") });
+    ], { empty: () => h("p", {}, "No query follows what enters a queue.") });
     this.loads = new Table("Loads", [
       { title: "load", kind: "name", cell: (row) => row.load },
       { title: "parts", kind: "number", cell: (row) => format.count(row.parts) },
       { title: "messages", kind: "number", cell: (row) => format.count(row.messages) },
-      { title: "makes queues", cell: (row) => row.queues.join(", ") },
+      { title: "new queues", cell: (row) => row.queues.join(", ") },
       { title: "began", kind: "time", cell: (row) => format.ago(row.began, this.now) },
       { title: "last request", kind: "time", cell: (row) => format.ago(row.touched, this.now) },
     ], { empty: () => h("p", {}, "No load is under way.") });
@@ -53,7 +53,7 @@ export class Streams {
       { title: "queue", cell: named("queue") },
       { title: "messages", kind: "number", cell: (row) => format.count(row.messages) },
       { title: "seen", kind: "time", cell: (row) => format.ago(row.seen, this.now) },
-    ], { empty: () => [h("p", {}, "No consumer has asked this server for messages lately. Start one:"), h("pre", {}, `penstock --store ${location.origin} work jobs -- ./resize.sh`)] });
+    ], { empty: () => [h("p", {}, "No consumer has asked this server for messages lately. Start one:"), h("pre", {}, `${COMMAND} work jobs -- ./resize.sh`)] });
     this.element = h("div", {}, h("h1", { class: "unseen" }, this.title),
       section("Streams", this.streams.element), section("Followers", this.followers.element),
       section("Loads under way", this.loads.element), section("Workers seen lately", this.workers.element));

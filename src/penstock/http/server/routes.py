@@ -160,6 +160,8 @@ def _remembering(read: Callable[[Request], Any]) -> Callable[[Request], Any]:
         operation = known.get(key)
         if operation is None:
             operation = read(request)
+            if getattr(operation, "ack", ()):  # never asked again
+                return operation
             if len(known) >= _REMEMBERED:
                 known.clear()
             known[key] = operation

@@ -21,9 +21,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import quote, unquote, urlsplit
 
 import penstock
-from penstock.contract.arguments import checked_reason
+from penstock.contract.arguments import checked_delay, checked_reason
 from penstock.contract.kinds import check_exists
-from penstock.contract.settings import seconds
 from penstock.contract.stream_operations import Streams
 from penstock.errors import InvalidArgument, NotSupported
 
@@ -131,7 +130,7 @@ def drain(
     return sum(1 for each in query.recentProgress if each["numInputRows"])
 
 
-def fail(df: "DataFrame", reason: str | None = None, delay: float = 0) -> int:
+def fail(df: "DataFrame", reason: str | None = None, delay: float | None = None) -> int:
     """Mark messages of a batch to fail, instead of being done, when the batch is settled; the number of messages.
 
         def process(batch, number):
@@ -143,13 +142,13 @@ def fail(df: "DataFrame", reason: str | None = None, delay: float = 0) -> int:
     Args:
         df: rows with the column `receipt` of a stream in mode "consume"
         reason: as in Queue.fail()
-        delay: seconds from the settling of the batch to the next attempt
+        delay: seconds from the settling of the batch to the next attempt; default: the queue's `backoff`
     """
     if "receipt" not in df.columns:
         raise InvalidArgument(
             'these rows have no column receipt, which names their messages: keep it, as in select("receipt", ...)'
         )
-    reason, delay = checked_reason(reason), seconds("delay", delay)
+    reason, delay = checked_reason(reason), checked_delay(delay)
     failed: dict[BatchName, set[str]] = {}
     # Not distinct(): a task of an aggregate contains Spark's plan, with the plan's tags. Adaptive execution adds
     # tags in other threads, and a task cannot be serialized meanwhile ("Illegal size 5 of collection").
@@ -161,7 +160,7 @@ def fail(df: "DataFrame", reason: str | None = None, delay: float = 0) -> int:
     return sum(map(len, failed.values()))
 
 
-def _fail(batch: BatchName, ids: Iterable[str], reason: str | None, delay: float) -> None:
+def _fail(batch: BatchName, ids: Iterable[str], reason: str | None, delay: float | None) -> None:
     with closing(penstock.open(batch.store)) as store:
         streams, ordered = Streams(store.run), sorted(ids, key=int)
         streams.fail(batch.queue, batch.stream, batch.batch, ordered, reason, delay)

@@ -148,7 +148,8 @@ class FolderBackend(Unowned):
                 self._check(settings)
                 if settings == listed.settings:
                     return settings
-                self._check_dead_letter(queue, settings, self._catalog.read())
+                if settings.dead_letter != listed.settings.dead_letter:  # else it may be gone
+                    self._check_dead_letter(queue, settings, self._catalog.read())
                 found.use(listed.settings)
                 kept_anew = settings.keep_done != listed.settings.keep_done
                 if kept_anew:

@@ -10,7 +10,7 @@ from typing import TypeAlias, TypeVar
 from penstock.contract.message import Attempt, Message
 from penstock.contract.operations import Held
 from penstock.engine.unowned import between, fitting
-from penstock.errors import StoreCorrupt
+from penstock.errors import LeaseExpired, StoreCorrupt
 from penstock.stores.folder import groups, stamps, steps
 from penstock.stores.folder.index import Row
 from penstock.stores.folder.layout import DELAY, DONE, FAILED, HELD, NEW, QUEUES, REMOVE, is_id
@@ -33,9 +33,20 @@ class FolderQueue(SendingQueue):
     # Claiming
 
     def claim(
-        self, n: int, lease: float | None, wait: float, consumer: str, most: int | None = None
+        self,
+        n: int,
+        lease: float | None,
+        wait: float,
+        consumer: str,
+        most: int | None = None,
+        ack: Sequence[str] = (),
     ) -> list[Message]:
-        """Lease up to n messages; `most` limits their bytes, except for the first message."""
+        """Lease up to n messages; `most` limits their bytes, except for the first message.
+
+        Receipts in `ack` are acknowledged before; if some are lost, nothing is claimed.
+        """
+        if ack and (lost := self.ack(ack)):
+            raise LeaseExpired(self.name, lost)
 
         def claim(won: list[Won]) -> list[str]:
             granted = at_least_one(self.settings.granted(lease))

@@ -54,6 +54,7 @@ if TYPE_CHECKING:
 _LATER = 1_000  # milliseconds until a queue tries again to catch up
 _WHAT_ENTERS = ("filter", "max_payload", "priorities")  # settings that decide which published messages enter
 _AT_ONCE = 10_000  # rows that are deleted with one write
+_PACKS_ITSELF = "a slate store has nothing to pack: SlateDB compacts by itself, all queues together"
 _log = logging.getLogger("penstock")
 
 
@@ -446,12 +447,10 @@ class SlateBackend(Engine):
         return Known(live, storage.ledger, storage)
 
     def shrink(self, queue: str) -> int:
-        raise NotSupported("a slate store has nothing to pack: SlateDB compacts by itself")
+        raise NotSupported(_PACKS_ITSELF)
 
     def stored(self, queue: str) -> int:
-        raise NotSupported(
-            "the queues of a slate store are in one database: look at the size of its folder or bucket"
-        )
+        raise NotSupported(_PACKS_ITSELF)
 
     def take_in(self, load: object) -> bool:
         raise NotSupported("a slate store takes no loads that were staged as journals: put the messages instead")

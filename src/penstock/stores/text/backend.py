@@ -147,7 +147,10 @@ class TextBackend(Unowned):
     def update(self, queue: str, changes: Mapping[str, Any]) -> Settings:
         """Change settings; the resulting settings."""
         working = self.find(queue)
-        self.moves.check(working.name, working.settings.changed(changes))
+        before = working.settings
+        wanted = before.changed(changes)
+        if wanted.dead_letter != before.dead_letter:  # else it may be gone
+            self.moves.check(working.name, wanted)
         settings = working.update(changes)
         if "dead_letter" in changes:
             self.moves.forget()

@@ -63,6 +63,23 @@ class Leaver(NamedTuple):
     expires_at: int
 
 
+class _Settled(NamedTuple):
+    """Receipts that were settled, and how; the numbers of messages that are done now; the lost receipts."""
+
+    how: int
+    given: list[str]
+    done: set[int]
+    lost: list[str]
+
+    @property
+    def receipts(self) -> list[list[object]]:
+        """The settled receipts as the files have them."""
+        return [[receipt, self.how] for receipt in self.given]
+
+
+_NO_ACKS = _Settled(ACKED, [], set(), [])
+
+
 class TextFileQueue(LockedQueue, UnownedQueue):
     """One queue with all of its operations."""
 
@@ -148,13 +165,26 @@ class TextFileQueue(LockedQueue, UnownedQueue):
     # Claiming
 
     def claim(
-        self, n: int, lease: float | None, wait: float, consumer: str, most: int | None = None
+        self,
+        n: int,
+        lease: float | None,
+        wait: float,
+        consumer: str,
+        most: int | None = None,
+        ack: Sequence[str] = (),
     ) -> list[Message]:
-        """Lease up to n messages; `most` limits the bytes of their payloads, except for the first message."""
+        """Lease up to n messages; `most` limits the bytes of their payloads, except for the first message.
+
+        Receipts in `ack` are acknowledged in the same step, before; if some are lost, nothing is claimed.
+        """
+        if ack and wait > 0:
+            return self.claim(n, lease, 0, consumer, most, ack) or self.claim(n, lease, wait, consumer, most)
 
         def take(view: View, now: int) -> list[Message]:
-            seqs = view.ledger.state.peek(n)
+            acks = self._acks(view, now, ack) if ack else _NO_ACKS
+            seqs = [] if acks.lost else view.ledger.state.peek(n)
             if not seqs:
+                self._record_settled(view, now, acks)
                 return []
             if most is not None and sum(view.table.lengths[seq] for seq in seqs) > most:
                 # Read one by one, as all of them may not fit into memory.
@@ -163,6 +193,7 @@ class TextFileQueue(LockedQueue, UnownedQueue):
             entries = self.storage.read(seqs)
             record = view.ledger.claim(len(seqs), lease, consumer, int.from_bytes(os.urandom(8)), now)
             if record is None:
+                self._record_settled(view, now, acks)
                 return []
             secret = f"{record.nonce:016x}"
             messages, writes = [], []
@@ -173,7 +204,8 @@ class TextFileQueue(LockedQueue, UnownedQueue):
                 message.receipt = given[seq] = f"{message.id}.{secret}"
                 messages.append(message)
                 writes += lease_writes(entry, message.attempts, record.lease_until, secret, consumer)
-            self._record(view, now, receipts=given, writes=writes, with_writes=set(record.seqs))
+            self._record(view, now, acks.done, acks.receipts, given, writes, with_writes=set(record.seqs))
+            view.settled |= dict.fromkeys(acks.given, (ACKED, now))
             return messages
 
         return self._served(take, wait)
@@ -219,17 +251,31 @@ class TextFileQueue(LockedQueue, UnownedQueue):
         self._settle(view, now, receipts, RELEASED, lambda given: view.ledger.release(given, now))
 
     def _settle(self, view: View, now: int, receipts: Sequence[str], how: int, settle: _Settling) -> None:
+        self._record_settled(view, now, self._settled(view, receipts, how, settle))
+
+    def _acks(self, view: View, now: int, receipts: Sequence[str]) -> "_Settled":
+        """Acknowledge, and record nothing yet."""
+        return self._settled(view, receipts, ACKED, lambda given: view.ledger.ack(given, now))
+
+    def _settled(self, view: View, receipts: Sequence[str], how: int, settle: _Settling) -> "_Settled":
+        """Settle messages, and record nothing yet."""
         given, lost = self._given(view, receipts)
         lost = [receipt for receipt in lost if view.settled.get(receipt, (0, 0))[0] != how]
         record, refused = settle(list(given.values()))
-        if record is not None:
-            settled = [receipt for receipt, each in given.items() if each not in refused]
-            done = {seq for seq, _ in given.values()} if how == ACKED else set()
-            self._record(view, now, done=done, settled=[[receipt, how] for receipt in settled])
-            view.settled |= dict.fromkeys(settled, (how, now))
         lost += [receipt for receipt, each in given.items() if each in refused]
-        if lost:
-            raise LeaseExpired(self.name, [each for each in dict.fromkeys(receipts) if each in lost])
+        lost = [each for each in dict.fromkeys(receipts) if each in lost]
+        if record is None:
+            return _Settled(how, [], set(), lost)
+        done = {seq for seq, _ in given.values()} if how == ACKED else set()
+        return _Settled(how, [each for each, receipt in given.items() if receipt not in refused], done, lost)
+
+    def _record_settled(self, view: View, now: int, settled: "_Settled") -> None:
+        """Write down what was settled; LeaseExpired if receipts were lost."""
+        if settled.given:
+            self._record(view, now, done=settled.done, settled=settled.receipts)
+            view.settled |= dict.fromkeys(settled.given, (settled.how, now))
+        if settled.lost:
+            raise LeaseExpired(self.name, settled.lost)
 
     @under_lock
     def extend(self, view: View, now: int, receipts: Sequence[str], lease: float | None) -> Held:

@@ -163,7 +163,7 @@ _ALL = (
         _NOTHING,
         (*_OF_QUEUE, "MessageNotInflight", "ReceiptHandleIsInvalid"),
         "`extend`; `fail` for 0",
-        "counts from now, at most 12 hours each time",
+        "counts from now; at most 12 hours since the message was received",
     ),
     Action(
         "ChangeMessageVisibilityBatch",

@@ -14,6 +14,7 @@ from penstock.contract.settings import QueueInfo, Settings
 from penstock.http.server.sqs.actions import LONGEST, LONGEST_LEASE, QUEUE_ATTRIBUTES, SETTABLE, TOLD
 from penstock.http.server.sqs.errors import SqsError
 from penstock.http.server.sqs.messages import FIFO
+from penstock.http.server.sqs.shapes import invalid
 
 PREFIX = "penstock.sqs."
 MOMENT = 0.001  # seconds of a lease that stands for a visibility timeout of 0
@@ -67,12 +68,10 @@ def new_settings(
         max_attempts=0, retention=_DEFAULT_RETENTION, max_payload=LONGEST, max_lease=LONGEST_LEASE,
         labels={**checked_tags(tags), **stamped({}, "CreatedTimestamp")},
     )  # fmt: skip
-    return standard.changed(changes(name, given, standard, known, new=True))
+    return standard.changed(changes(name, given, standard, known))
 
 
-def changes(
-    name: str, given: Mapping[str, str], there: Settings, known: Callable[[str], str], new: bool = False
-) -> dict[str, Any]:
+def changes(name: str, given: Mapping[str, str], there: Settings, known: Callable[[str], str]) -> dict[str, Any]:
     """The settings that change with attributes; SqsError."""
     changed: dict[str, Any] = {}
     labels = dict(there.labels or {})
@@ -82,8 +81,8 @@ def changes(
             raise SqsError("InvalidAttributeName", f"Unknown Attribute {attribute}: it {what}.")
         if attribute in _OF_FIFO and not name.endswith(FIFO):
             raise SqsError("InvalidAttributeName", f"Unknown Attribute {attribute}: it is of FIFO queues only.")
-        if attribute == "FifoQueue" and not new:
-            raise SqsError("InvalidAttributeName", "FifoQueue cannot be changed: create another queue.")
+        if attribute == "FifoQueue" and checked(attribute, text) == "false":
+            raise _invalid(attribute, "the type of a queue cannot be changed: create another queue")
         if attribute == "RedrivePolicy":
             changed |= _redrive(text, name, known)
             continue
@@ -112,8 +111,8 @@ def checked(attribute: str, text: str) -> str:
         return text.lower()
     if attribute in _CHOICES and text not in _CHOICES[attribute]:
         raise _invalid(attribute, f"give {' or '.join(_CHOICES[attribute])}")
-    if attribute in _OBJECTS and text:
-        _object(attribute, text)
+    if attribute in _OBJECTS and text and _object(text) is None:
+        raise _invalid(attribute, "give a JSON object")
     return text
 
 
@@ -121,30 +120,31 @@ def _redrive(text: str, name: str, known: Callable[[str], str]) -> dict[str, Any
     """The settings of a RedrivePolicy; an empty one ends redriving."""
     if not text:
         return {"dead_letter": None, "max_attempts": 0}
-    policy = _object("RedrivePolicy", text)
+    policy = _object(text)
+    if policy is None:
+        raise invalid("RedrivePolicy", text, "It is no JSON object")
     target, most = policy.get("deadLetterTargetArn"), policy.get("maxReceiveCount")
     try:
         count = int(str(most))
     except ValueError:
         count = 0
     if not isinstance(target, str) or not 1 <= count <= _MOST_RECEIVES:
-        raise _invalid("RedrivePolicy", f"give deadLetterTargetArn, and maxReceiveCount of 1 to {_MOST_RECEIVES}")
+        reason = f"Give deadLetterTargetArn, and maxReceiveCount of 1 to {_MOST_RECEIVES}"
+        raise invalid("RedrivePolicy", text, reason)
     queue = known(target)
     if queue.endswith(FIFO) != name.endswith(FIFO):
-        raise _invalid(
-            "RedrivePolicy", "the dead-letter queue of a FIFO queue is a FIFO queue, of others it is none"
-        )
+        reason = "The dead-letter queue of a FIFO queue is a FIFO queue, of others it is none"
+        raise invalid("RedrivePolicy", text, reason)
     return {"dead_letter": queue, "max_attempts": count}
 
 
-def _object(attribute: str, text: str) -> dict[str, Any]:
+def _object(text: str) -> dict[str, Any] | None:
+    """The members of a JSON object."""
     try:
         value = json.loads(text)
     except (ValueError, RecursionError):
         value = None
-    if not isinstance(value, dict):
-        raise _invalid(attribute, "give a JSON object")
-    return value
+    return value if isinstance(value, dict) else None
 
 
 def _invalid(attribute: str, advice: str) -> SqsError:

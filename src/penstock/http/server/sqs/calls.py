@@ -61,11 +61,10 @@ Handler: TypeAlias = Callable[[Call], Awaitable[dict[str, Any]]]  # the members 
 
 @lru_cache(maxsize=1024)
 def queue_of(url: str) -> str:
-    """The queue's name in a queue URL, of any host; SqsError."""
-    _, slash, last = url.rpartition("/")
+    """The queue's name in a queue URL, of any host; a name alone is as good. SqsError."""
     try:
-        name = unquote(last, errors="strict")
-        if slash and name:
+        name = unquote(url.rpartition("/")[2], errors="strict")
+        if name:
             return names.checked(name)
     except (PenstockError, ValueError):
         pass

@@ -2,7 +2,7 @@
 
 from typing import NamedTuple
 
-from penstock.errors import PenstockError, QueueNotFound, joined
+from penstock.errors import QueueNotFound
 from penstock.wire import problems
 
 
@@ -52,7 +52,7 @@ FAULTS = {
     "InternalFailure": Fault("InternalError", 500),
     "InvalidParameterValueException": Fault("InvalidParameterValue"),
     "MissingAuthenticationTokenException": Fault("MissingAuthenticationToken", 403),
-    "MissingParameterException": Fault("MissingParameter"),
+    "MissingRequiredParameterException": Fault("MissingParameter"),
     "SerializationException": Fault("MalformedInput"),
     "ServiceUnavailableException": Fault("ServiceUnavailable", 503),
     "UnknownOperationException": Fault("InvalidAction"),
@@ -112,8 +112,3 @@ def of_problem(name: str, detail: str) -> SqsError:
 def no_queue() -> SqsError:
     """The error of a queue that does not exist."""
     return SqsError("QueueDoesNotExist", "The specified queue does not exist: make it with CreateQueue.")
-
-
-def told(error: PenstockError) -> str:
-    """An error's text with its advice for clients over HTTP."""
-    return error.what if error.advice is None else joined(error.what, error.advice.http)

@@ -6,26 +6,34 @@ happens to its messages.
 
 import asyncio
 import re
+import time
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
 from typing import Any, NamedTuple
 
 from penstock.contract.message import Entry, Message, Plain
 from penstock.contract.operations import Ack, Attempts, Claim, Extend, Fail, OneMessage, Put, Release, Remove
 from penstock.errors import LeaseExpired, PayloadTooLarge, PenstockError
 from penstock.http.server.sqs import attributes, messages
-from penstock.http.server.sqs.actions import LONGEST, MOST_ENTRIES
+from penstock.http.server.sqs.actions import LONGEST, LONGEST_LEASE, MOST_ENTRIES
 from penstock.http.server.sqs.calls import Call, Handler
 from penstock.http.server.sqs.errors import SqsError, as_sqs
 from penstock.http.server.sqs.messages import FIFO
-from penstock.http.server.sqs.shapes import invalid, missing
+from penstock.http.server.sqs.shapes import invalid, is_plain, missing
 
 _ENTRY = re.compile(r"[A-Za-z0-9_-]{1,80}")
 _MOST_BYTES = 16 << 20  # bytes of payloads of one answer
-_NOTHING_MORE = (None, None, None, None)
 _REASON = "its visibility timeout was set to 0"
 
 
 # Sending
+
+
+class _Keying(NamedTuple):
+    """How messages of a FIFO queue get their keys."""
+
+    by_content: bool
+    by_group: bool
 
 
 async def _send_message(call: Call) -> dict[str, Any]:
@@ -40,6 +48,18 @@ async def _send_message_batch(call: Call) -> dict[str, Any]:
     """One durable step for the entries that are valid."""
     batch, keyed = _checked_batch(call, "SendMessage"), await _keying(call)
     most, total = call.backend.max_payload(call.queue), 0
+    if keyed is not None:
+        _check_fifo(batch, keyed)
+    elif payloads := _payloads(batch, most):
+        with suppress(PayloadTooLarge):  # of a store whose settings are not in memory: see below
+            ids = await call.run(Put(call.queue, Plain(payloads)))
+            return {
+                "Successful": [
+                    {"Id": name, "MD5OfMessageBody": messages.md5_of(payload), "MessageId": sent}
+                    for (name, _), payload, sent in zip(batch, payloads, ids, strict=True)
+                ],
+                "Failed": [],
+            }
     drafted: list[tuple[str, Entry, dict[str, Any]]] = []
     failed: list[dict[str, Any]] = []
     for name, given in batch:
@@ -60,10 +80,10 @@ async def _send_message_batch(call: Call) -> dict[str, Any]:
     if not drafted:
         await call.settings()  # QueueNotFound
     successful: list[dict[str, Any]] = []
+    ids = []
     try:
-        ids: list[str] = []
         if drafted:
-            ids = await call.run(Put(call.queue, _together([entry for _, entry, _ in drafted])))
+            ids = await call.run(Put(call.queue, [entry for _, entry, _ in drafted]))
     except PayloadTooLarge:  # of a store whose settings are not in memory: each entry by itself
         ids = []
         for name, entry, _ in list(drafted):
@@ -79,17 +99,23 @@ async def _send_message_batch(call: Call) -> dict[str, Any]:
     return {"Successful": successful, "Failed": failed}
 
 
-def _together(entries: list[Entry]) -> Sequence[Entry]:
-    """Entries as one batch; without an object for each if they have nothing but payloads."""
-    plain = all((each.headers, each.delay, each.key, each.group) == _NOTHING_MORE for each in entries)
-    return Plain([each.payload for each in entries]) if plain and len(entries) > 1 else entries
+def _check_fifo(batch: list[tuple[str, Any]], keyed: _Keying) -> None:
+    """Refuse the whole batch, as Amazon does, if an entry has no group or no key."""
+    for _, given in batch:
+        if isinstance(given, dict):
+            if "MessageGroupId" not in given:
+                raise SqsError("InvalidParameterValueException", missing("MessageGroupId").message)
+            messages.check_key(given, keyed.by_content)
 
 
-class _Keying(NamedTuple):
-    """How messages of a FIFO queue get their keys."""
-
-    by_content: bool
-    by_group: bool
+def _payloads(batch: list[tuple[str, Any]], most: int) -> list[bytes] | None:
+    """The payloads of a batch whose entries have nothing but bodies that are right; they are checked together."""
+    bodies: list[str] = [given["MessageBody"] for _, given in batch if isinstance(given, dict) and len(given) == 2]
+    if len(bodies) < len(batch) or not is_plain("".join(bodies)):
+        return None
+    payloads = [body.encode() for body in bodies]
+    sizes = list(map(len, payloads))
+    return payloads if max(sizes) <= most and sum(sizes) <= LONGEST else None
 
 
 async def _keying(call: Call) -> _Keying | None:
@@ -287,16 +313,17 @@ async def _delete(call: Call, handles: Sequence[messages.Handle]) -> _Errors:
 
 async def _hold(call: Call, handles: Sequence[messages.Handle], seconds: int | None) -> _Errors:
     """Extend the leases of messages; 0 seconds: give them back."""
-    receipts = [handle.receipt for handle in handles]
+    errors: _Errors = {}
+    if seconds:
+        errors = {handle: _beyond(seconds) for handle in handles if await _is_beyond(call, handle, seconds)}
+    receipts, lost = [handle.receipt for handle in handles if handle not in errors], set[str]()
     if seconds == 0:
         try:
             await call.run(Fail(call.queue, receipts, 0, _REASON))
-            lost = set()
         except LeaseExpired as error:
             lost = set(error.receipts)
-    else:
+    elif receipts:
         lost = set((await call.run(Extend(call.queue, receipts, seconds))).lost)
-    errors: _Errors = {}
     for handle in handles:
         if handle.receipt in lost:
             message = await call.run(OneMessage(call.queue, handle.id))
@@ -311,6 +338,20 @@ async def _hold(call: Call, handles: Sequence[messages.Handle], seconds: int | N
             else:
                 errors[handle] = SqsError("MessageNotInflight", "The message referred to isn't in flight.")
     return errors
+
+
+async def _is_beyond(call: Call, handle: messages.Handle, seconds: int) -> bool:
+    """Whether a message would be held for more than twelve hours since it was received."""
+    message = await call.run(OneMessage(call.queue, handle.id))
+    if message is None or message.claimed_at is None or message.attempts != handle.attempt:
+        return False
+    held = int(time.time() * 1000 - message.claimed_at) // 1000
+    return held + seconds > LONGEST_LEASE
+
+
+def _beyond(seconds: int) -> SqsError:
+    reason = f"Total VisibilityTimeout for the message is beyond the limit [{LONGEST_LEASE} seconds]"
+    return invalid("VisibilityTimeout", seconds, reason)
 
 
 def _expired(handle: messages.Handle) -> SqsError:

@@ -137,16 +137,19 @@ def check_size(size: int, most: int) -> None:
         )
 
 
+def check_key(given: Mapping[str, Any], by_content: bool) -> None:
+    """Refuse a message of a FIFO queue for which there is no idempotency key."""
+    if not by_content and "MessageDeduplicationId" not in given:
+        raise _refused(
+            "The queue should either have ContentBasedDeduplication enabled or MessageDeduplicationId provided "
+            "explicitly"
+        )
+
+
 def key_of(given: Mapping[str, Any], payload: bytes, by_content: bool, by_group: bool) -> str:
     """The idempotency key of a message of a FIFO queue; SqsError without one."""
-    key: str | None = given.get("MessageDeduplicationId")
-    if key is None:
-        if not by_content:
-            raise _refused(
-                "The queue should either have ContentBasedDeduplication enabled or MessageDeduplicationId "
-                "provided explicitly"
-            )
-        key = sha256(payload).hexdigest()
+    check_key(given, by_content)
+    key: str = given.get("MessageDeduplicationId") or sha256(payload).hexdigest()
     if not by_group:
         return key
     return sha256(f"{given['MessageGroupId']}\n{key}".encode()).hexdigest()

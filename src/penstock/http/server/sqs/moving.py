@@ -3,17 +3,19 @@
 import asyncio
 import logging
 import os
+import re
 import time
 from collections.abc import Callable
 from typing import Any
 
 from penstock.contract.operations import Counts, Messages, Move, Redrive
 from penstock.errors import PenstockError
-from penstock.http.server.sqs.errors import SqsError, told
+from penstock.http.server.sqs.errors import FAULTS, SqsError, as_sqs
 
 _AT_ONCE = 500
 _KEPT = 10  # tasks of a queue
 _MOST_KEPT = 1_000  # tasks of all queues
+_HANDLE = re.compile(r"[0-9]+-[0-9a-f]{16}", re.ASCII)
 _log = logging.getLogger("penstock.server")
 
 
@@ -61,7 +63,7 @@ class MoveTasks:
         """Start a task; SqsError while another of the same queue runs."""
         if any(task.source == source and task.status == "RUNNING" for task in self._tasks):
             raise SqsError(
-                "UnsupportedOperation",
+                "InvalidParameterValueException",
                 "There is already a task running. Only one active task is allowed for a source queue arn at a "
                 "given time.",
             )
@@ -79,6 +81,8 @@ class MoveTasks:
 
     def cancel(self, handle: str) -> int:
         """Stop a running task; how many messages it has moved. SqsError if there is no such task."""
+        if not _HANDLE.fullmatch(handle):
+            raise SqsError("InvalidParameterValueException", "Value for parameter TaskHandle is invalid.")
         for task in self._tasks:
             if task.handle == handle and task.running is not None:
                 if task.status != "RUNNING":
@@ -113,9 +117,9 @@ class MoveTasks:
         except asyncio.CancelledError:
             task.status = "CANCELLED"
         except PenstockError as error:
-            task.status, task.failure = "FAILED", told(error)
+            task.status, task.failure = "FAILED", as_sqs(error).fault.code
         except Exception as error:
-            task.status, task.failure = "FAILED", "the server's log says why"
+            task.status, task.failure = "FAILED", FAULTS["InternalFailure"].code
             _log.exception("a move task failed", exc_info=error)
 
     async def _next(self, task: MoveTask, most: int) -> list[str]:

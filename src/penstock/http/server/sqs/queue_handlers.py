@@ -23,11 +23,13 @@ from penstock.contract.operations import (
 from penstock.contract.settings import Settings
 from penstock.errors import InvalidArgument, QueueExists, QueueNotFound
 from penstock.http.server.sqs import attributes
-from penstock.http.server.sqs.actions import MOST_LISTED
+from penstock.http.server.sqs.actions import ACTIONS, MOST_LISTED
 from penstock.http.server.sqs.calls import Call, Handler, queue_of_arn
 from penstock.http.server.sqs.errors import SqsError, no_queue
-from penstock.http.server.sqs.shapes import invalid
+from penstock.http.server.sqs.shapes import invalid, missing
 from penstock.wire import jsons
+
+_MOST_PERMITTED = 7  # actions of a permission
 
 # Queues
 
@@ -170,13 +172,19 @@ async def _untag_queue(call: Call) -> dict[str, Any]:
 
 async def _add_permission(call: Call) -> dict[str, Any]:
     given, arn = call.given, call.arn(call.queue)
-    if len(given["Actions"]) > 7:
-        raise SqsError("OverLimit", f"{len(given['Actions'])} Actions were found, maximum allowed is 7.")
+    accounts, actions = given["AWSAccountIds"], given["Actions"]
+    if not accounts or not actions:
+        raise missing("Actions" if accounts else "AWSAccountIds")
+    if len(actions) > _MOST_PERMITTED:
+        raise SqsError("OverLimit", f"{len(actions)} Actions were found, maximum allowed is {_MOST_PERMITTED}.")
+    for action in actions:
+        if action != "*" and action not in ACTIONS:
+            raise invalid("ActionName", f"SQS:{action[:80]}", "It is no action of this service")
     statement = {
         "Sid": given["Label"],
         "Effect": "Allow",
-        "Principal": {"AWS": [f"arn:aws:iam::{account}:root" for account in given["AWSAccountIds"]]},
-        "Action": [f"SQS:{action}" for action in given["Actions"]],
+        "Principal": {"AWS": _one_or_all([f"arn:aws:iam::{account}:root" for account in accounts])},
+        "Action": _one_or_all([f"SQS:{action}" for action in actions]),
         "Resource": arn,
     }
 
@@ -184,11 +192,16 @@ async def _add_permission(call: Call) -> dict[str, Any]:
         policy, statements = _policy(there)
         if any(each.get("Sid") == given["Label"] for each in statements):
             raise invalid("Label", given["Label"], "Already exists")
-        document = {"Version": "2012-10-17", "Id": f"{arn}/SQSDefaultPolicy", **policy}
+        document = {"Version": "2008-10-17", "Id": f"{arn}/SQSDefaultPolicy", **policy}
         return _with_policy(call, there, {**document, "Statement": [*statements, statement]})
 
     await _change(call, change)
     return {}
+
+
+def _one_or_all(texts: list[str]) -> str | list[str]:
+    """As Amazon writes policies: a single value without a list."""
+    return texts[0] if len(texts) == 1 else texts
 
 
 async def _remove_permission(call: Call) -> dict[str, Any]:
@@ -198,7 +211,7 @@ async def _remove_permission(call: Call) -> dict[str, Any]:
         policy, statements = _policy(there)
         left = [each for each in statements if each.get("Sid") != label]
         if len(left) == len(statements):
-            raise invalid("Label", label, "Can't find label on existing policy")
+            raise invalid("Label", label, "can't find label")
         return _with_policy(call, there, {**policy, "Statement": left} if left else None)
 
     await _change(call, change)
@@ -226,16 +239,16 @@ def _with_policy(call: Call, there: Settings, policy: dict[str, Any] | None) -> 
 
 async def _start_message_move_task(call: Call) -> dict[str, Any]:
     given = call.given
-    source = await _queue_there(call, given["SourceArn"])
-    target = await _queue_there(call, given["DestinationArn"]) if given.get("DestinationArn") else None
+    source = await _queue_of(call, "SourceArn")
+    target = await _queue_of(call, "DestinationArn") if given.get("DestinationArn") else None
     if not any(each.settings.dead_letter == source for each in await call.run(Queues())):
-        raise invalid("SourceArn", given["SourceArn"], "Source queue must be configured as a Dead Letter Queue")
+        raise SqsError("InvalidParameterValueException", "Source queue must be configured as a Dead Letter Queue.")
     task = call.memory.tasks.start(source, target, given.get("MaxNumberOfMessagesPerSecond"))
     return {"TaskHandle": task.handle}
 
 
 async def _list_message_move_tasks(call: Call) -> dict[str, Any]:
-    source = await _queue_there(call, call.given["SourceArn"])
+    source = await _queue_of(call, "SourceArn")
     tasks = call.memory.tasks.of(source)[: call.given.get("MaxResults", 1)]
     return {"Results": [task.told(call.arn) for task in tasks]}
 
@@ -244,15 +257,15 @@ async def _cancel_message_move_task(call: Call) -> dict[str, Any]:
     return {"ApproximateNumberOfMessagesMoved": call.memory.tasks.cancel(call.given["TaskHandle"])}
 
 
-async def _queue_there(call: Call, arn: str) -> str:
-    """The queue of an ARN; SqsError if there is none."""
-    queue = queue_of_arn(arn)
+async def _queue_of(call: Call, member: str) -> str:
+    """The queue whose ARN is given; SqsError if there is none."""
+    queue = queue_of_arn(call.given[member])
     try:
         await call.run(Lookup(queue))
     except QueueNotFound:
         raise SqsError(
             "ResourceNotFoundException",
-            "The resource that you specified for the SourceArn parameter doesn't exist.",
+            f"The resource that you specified for the {member} parameter doesn't exist.",
         ) from None
     return queue
 

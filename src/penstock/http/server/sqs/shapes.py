@@ -288,7 +288,7 @@ def is_plain(text: str) -> bool:
 
 def missing(name: str) -> SqsError:
     """The error of a request without a member."""
-    return SqsError("MissingParameterException", f"The request must contain the parameter {name}.")
+    return SqsError("MissingRequiredParameterException", f"The request must contain the parameter {name}.")
 
 
 def malformed(name: str, wanted: str, value: object) -> SqsError:
