@@ -12,7 +12,7 @@ the message, or when stale entries are the majority and are swept out.
 import heapq
 from array import array
 from bisect import bisect_left, insort
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 _MAX_LANES = 256
 SEQ_BITS = 64
@@ -53,7 +53,7 @@ class Ready:
         self._withdrawn: set[int] = set()  # messages whose entries do not count
         self.entries = 0  # without those of withdrawn messages
 
-    def arrive(self, seqs: range | list[int] | tuple[int, ...], priority: int) -> None:
+    def arrive(self, seqs: Sequence[int], priority: int) -> None:
         """Add messages of one priority, later than any that arrived before."""
         lane = self._lanes.get(priority)
         if lane is None:
