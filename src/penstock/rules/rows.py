@@ -420,7 +420,7 @@ class Rows:
     def adopt(self, first: int, page: Page) -> None:
         """Add the rows of a page whose first position has the number `first`; all are later than present rows."""
         self.skip_to(max(first, self.next_seq))
-        self.stored += sum(page.size)
+        self.stored += page.size[0] * len(page.size) if is_constant(page.size) else sum(page.size)
         known = self.page(first >> _BITS)
         if known is not None:
             later, page = page.expanded(), known.expanded()
