@@ -173,7 +173,8 @@ def _text(known: list[str | None], count: int) -> pa.Array:
 
 def joined(batches: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
     """Several batches as one."""
-    return batches[0] if len(batches) == 1 else pa.Table.from_batches(batches).combine_chunks().to_batches()[0]
+    some = [each for each in batches if len(each)] or batches[:1]  # a table of empty ones has no batches
+    return some[0] if len(some) == 1 else pa.Table.from_batches(some).combine_chunks().to_batches()[0]
 
 
 def parts_of(
