@@ -18,11 +18,14 @@ setup: .venv/.installed ## Create .venv with everything that development needs
 
 # Debian's Chromium, for the tests of the console: Playwright would load one of its own from elsewhere.
 # Promtool comes unpacked, without the server that Debian's package would start.
-tools: setup ## Get Chromium (as root on Debian) and promtool for the tests that need them; they are skipped without
+tools: setup ## Get Chromium and npm (as root on Debian) and promtool for the tests that need them; they are skipped without
 	@command -v chromium >/dev/null || command -v chromium-browser >/dev/null || command -v google-chrome >/dev/null \
 	|| apt-get install -qq -y --no-install-recommends chromium >/dev/null 2>&1 \
 	|| { apt-get update -qq && apt-get install -qq -y --no-install-recommends chromium; } >/dev/null 2>&1 \
 	|| echo "There is no Chromium, and none can be installed here: the tests of the console will be skipped."
+	@command -v npm >/dev/null \
+	|| { apt-get update -qq && apt-get install -qq -y --no-install-recommends npm; } >/dev/null 2>&1 \
+	|| echo "There is no npm, and none can be installed here: the test of SQS with the JavaScript SDK will be skipped."
 	@command -v promtool >/dev/null || test -x .venv/tools/usr/bin/promtool \
 	|| { mkdir -p .venv/tools && cd .venv/tools && { apt-get download -qq prometheus || { apt-get update -qq && apt-get download -qq prometheus; }; } \
 		&& dpkg -x prometheus_*.deb . && rm prometheus_*.deb; } >/dev/null 2>&1 \

@@ -14,7 +14,7 @@ import click
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from benchmarks import page, report
+from benchmarks import page, report, workers
 from benchmarks.brokers import missing
 from benchmarks.harness import RAW_APPEND, RAW_SEQUENTIAL, Cell, Sample, schedule, summarise, take
 from benchmarks.probes import machine, probe
@@ -32,6 +32,8 @@ PARTS = {
     "spark": ("spark",),
     "routing": ("spark_slate",),
     "streams": ("streams",),
+    "workers": ("workers",),
+    "growth": ("growth",),
 }
 
 
@@ -97,6 +99,10 @@ def main(
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # so that brokers are stopped then too
     for line in missing() if "server" in chosen else ():
         click.echo(line, err=True)
+    if "workers" in chosen:
+        chosen["workers"], left_out = workers.prepared(chosen["workers"])
+        for line in (*workers.missing(), *left_out):
+            click.echo(line, err=True)
     seed = random.randrange(1_000_000) if seed is None else seed
     scratch = out / "scratch"
     scratch.mkdir(parents=True, exist_ok=True)
@@ -111,6 +117,8 @@ def main(
         report.show(results, console)
         report.write_json(results, out / f"{part}.json")
         report.write_plot(results, out / f"{part}.svg")
+        if part == "workers":
+            click.echo(f"\n{workers.table(out / 'workers.json')}")
         failed = failed or any(sample.error for sample in samples)
         if interrupted:
             break

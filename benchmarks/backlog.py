@@ -59,7 +59,7 @@ store.close()
 """
 
 
-def _python(code: str, *arguments: object, exit_code: int = 0) -> str:
+def python(code: str, *arguments: object, exit_code: int = 0) -> str:
     """The output of a new Python process."""
     ran = subprocess.run([sys.executable, "-c", code, *map(str, arguments)], capture_output=True, text=True)
     if ran.returncode != exit_code:
@@ -68,7 +68,7 @@ def _python(code: str, *arguments: object, exit_code: int = 0) -> str:
 
 
 def _resident(folder: Path) -> float:
-    return float(_python(_RESIDENT, folder, MANY, BATCH, SMALL_SIZE))
+    return float(python(_RESIDENT, folder, MANY, BATCH, SMALL_SIZE))
 
 
 @functools.cache
@@ -76,7 +76,7 @@ def _filled(scratch: Path, batch: int, ending: str) -> Path:
     """A folder that a process has filled with messages, made once and removed at exit."""
     folder = kept_folder("filled-", scratch)
     exit_code = -signal.SIGKILL if ending == "after kill -9" else 0
-    _python(_FILL, folder, ending, MANY, batch, SIZE, exit_code=exit_code)
+    python(_FILL, folder, ending, MANY, batch, SIZE, exit_code=exit_code)
     return folder
 
 

@@ -75,6 +75,11 @@ def _count(messages: "DataFrame") -> int:
     return sum(row["count"] for row in messages.groupBy("state").count().collect())
 
 
+def count_by_state(store: Path) -> int:
+    """All messages of a store, counted by state."""
+    return _count(_load(_session(), store, "state string"))
+
+
 def _seconds(read: Callable[[], int], expected: int) -> float:
     started = time.perf_counter()
     found = read()

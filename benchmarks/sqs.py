@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from contextlib import ExitStack, closing
 from functools import partial
+from multiprocessing.synchronize import Barrier
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -34,12 +35,7 @@ from benchmarks.server import PREFILLED, consume, cpu_of, put, visit
 
 QUEUE, BATCH, LEASE = "default", 10, 600
 BATCHES, SINGLE, WARM_UP = 50, 200, 10  # steps of a measurement, and before it
-CLIENTS, PROCESSES, SECONDS, STARTING = (
-    8,
-    2,
-    3.0,
-    4.0,
-)  # boto3 at the same time; seconds until all of them have begun
+CLIENTS, PROCESSES, SECONDS = 8, 2, 3.0  # of boto3 at the same time
 THIN, ELASTICMQ = 20, 2_540  # connections, and messages a second: https://github.com/softwaremill/elasticmq
 
 
@@ -267,31 +263,37 @@ def _crowd(broker: type[Broker], turn: Turn) -> Callable[[Path], float]:
 
     def measure(folder: Path) -> float:
         spawned = multiprocessing.get_context("spawn")
-        with broker(folder) as running, ProcessPoolExecutor(PROCESSES, spawned) as processes:
-            url, start = f"http://{HOST}:{running.port}", time.time() + STARTING
-            count = sum(processes.map(partial(_share, url, turn), [start] * PROCESSES))
-        return count / SECONDS
+        begun = spawned.Barrier(CLIENTS)
+        with broker(folder) as running, ProcessPoolExecutor(PROCESSES, spawned, _join, (begun,)) as processes:
+            share = partial(_share, turn)
+            return sum(processes.map(share, [f"http://{HOST}:{running.port}"] * PROCESSES)) / SECONDS
 
     return measure
 
 
-def _share(url: str, turn: Turn, start: float) -> int:
-    """The turns of the clients of one process, from `start` for so many seconds."""
+_barriers: list[Barrier] = []  # of this process, for all clients
+
+
+def _join(begun: Barrier) -> None:
+    _barriers.append(begun)
+
+
+def _share(turn: Turn, url: str) -> int:
+    """The turns of the clients of one process."""
     count = CLIENTS // PROCESSES
     with ExitStack() as stack, ThreadPoolExecutor(count) as threads:
         clients = [stack.enter_context(closing(Boto(url))) for _ in range(count)]
-        return sum(threads.map(partial(_turns, turn, start), clients))
+        return sum(threads.map(partial(_turns, turn), clients))
 
 
-def _turns(turn: Turn, start: float, client: Client) -> int:
+def _turns(turn: Turn, client: Client) -> int:
+    """How often a client comes to its turn in so many seconds, once all have begun."""
     bodies = _bodies(1)
     for _ in range(WARM_UP):
         turn(client, next(bodies))
-    if time.time() > start:
-        raise RuntimeError("the clients took too long to start")
-    time.sleep(start - time.time())
-    done = 0
-    while time.time() < start + SECONDS:
+    _barriers[0].wait()
+    end, done = time.perf_counter() + SECONDS, 0
+    while time.perf_counter() < end:
         turn(client, next(bodies))
         done += 1
     return done

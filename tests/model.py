@@ -1,4 +1,4 @@
-"""The model: a naive queue, a list of messages that every operation searches.
+"""The model: a naive queue, a list of messages that every operation searches; and several, with moves between.
 
 It is slow, and written independently of the ledger, so that the two agree only where both are right.
 """
@@ -28,6 +28,8 @@ class Item:
     stream: str | None = None  # that holds it
     read_at: dict[str, int] = field(default_factory=dict)  # when each stream claimed it last
     group: str | None = None
+    payload: str = ""
+    origin: str | None = None  # the queue that a dead letter failed in
 
 
 @dataclass
@@ -365,3 +367,70 @@ class Model:
 
     def _back(self, item: Item, visible_at: int) -> None:
         item.waiting, item.nonce, item.lease_until, item.visible_at = True, None, None, visible_at
+
+
+MOVABLE = ("delayed", "available", "failed")
+
+
+class Models:
+    """Queues of one store. Messages that have failed for good go to the dead_letter of their queue, and back."""
+
+    def __init__(self, queues: dict[str, Settings], now: int) -> None:
+        self.queues = {name: Model(settings) for name, settings in queues.items()}
+        self.advance(now)
+
+    def advance(self, now: int) -> None:
+        for queue in self.queues.values():
+            queue.advance(now)
+        for name, queue in sorted(self.queues.items()):
+            if (target := queue.settings.dead_letter) is not None:
+                for item in self._in_order(name, ("failed",))[: self.room(target)]:
+                    item.origin = name
+                    self._bring(item, name, target)
+
+    def room(self, name: str) -> int:
+        counts, most = self.queues[name].counts(), self.queues[name].settings.max_size
+        return (
+            max(0, most - sum(counts[each] for each in ("delayed", "available", "in_flight"))) if most else 1 << 32
+        )
+
+    def move(self, name: str, target: str, seqs: list[int] | None) -> int | str:
+        """How many, or "full"; None: all that have failed."""
+        items = self._in_order(name, ("failed",) if seqs is None else MOVABLE, seqs)
+        if len(items) > self.room(target):
+            return "full"
+        for item in items:
+            self._bring(item, name, target)
+        return len(items)
+
+    def redrive(self, name: str, seqs: list[int] | None) -> int:
+        """How many; dead letters go back to their origin."""
+        letters: list[Item] = []
+        if any(queue.settings.dead_letter == name for queue in self.queues.values()):
+            items = self._in_order(name, MOVABLE, seqs)
+            letters = [item for item in items if item.origin in self.queues and item.origin != name]
+        for item in letters:
+            origin, item.origin = item.origin, None
+            assert origin is not None
+            self._bring(item, name, origin)
+        return len(letters) + len(self.queues[name].redrive(seqs))
+
+    def _in_order(self, name: str, states: tuple[str, ...], seqs: list[int] | None = None) -> list[Item]:
+        queue = self.queues[name]
+        found = [
+            item for item in queue.items if queue.state(item) in states and (seqs is None or item.seq in seqs)
+        ]
+        return sorted(found, key=lambda item: item.seq)
+
+    def _bring(self, item: Item, name: str, target: str) -> None:
+        """It is new there, but for what it expires at, its group, its priority and a delay that still runs."""
+        source, goal = self.queues[name], self.queues[target]
+        visible_at = source.now if item.outcome else max(source.now, item.visible_at)
+        source.items.remove(item)
+        goal.items.append(
+            Item(
+                *(goal.next_seq, item.priority, visible_at, item.expires_at, None, source.now),
+                group=item.group, payload=item.payload, origin=item.origin,
+            )
+        )  # fmt: skip
+        goal.next_seq += 1

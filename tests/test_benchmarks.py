@@ -15,7 +15,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 import benchmarks.__main__ as cli
-from benchmarks import backlog, journal, page, peers, text
+from benchmarks import backlog, growth, journal, page, peers, text, workers
 from benchmarks.harness import (
     RAW_APPEND,
     RAW_SEQUENTIAL,
@@ -28,8 +28,11 @@ from benchmarks.harness import (
     summarise,
     take,
 )
+from benchmarks.jobs import environment
+from benchmarks.jobs.run import WARM_UP, Run
+from benchmarks.jobs.systems import EMBEDDED, PEERS
 from benchmarks.probes import Machine, Raw, append_rate, filesystem, machine, probe, sequential_rate
-from benchmarks.report import headline, number, quantity, score
+from benchmarks.report import headline, number, quantity, score, write_json
 
 small_probe = functools.partial(probe, appends=2, mebibytes=1)
 somewhere = Machine(cores=2, python="CPython 3.11", system="Linux", filesystem="ext4")
@@ -575,6 +578,16 @@ def test_a_cell_of_the_journal_measures(name: str, tmp_path: Path, monkeypatch: 
     assert math.isfinite(one.measure(folder))
 
 
+@pytest.mark.parametrize("kind", ["put", "memory", "open"])
+def test_a_cell_of_growth_measures(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for constant, value in {"MESSAGES": (20,), "QUEUES": (4,), "SPREAD": 20, "TURNS": 1, "PER_TURN": 5}.items():
+        monkeypatch.setattr(growth, constant, value)
+    (folder := tmp_path / "visit" / "cell").mkdir(parents=True)
+    measured = {cell.name: cell.measure(folder) for cell in growth._cells() if cell.name.startswith(f"{kind}, ")}
+    assert list(measured) == [f"{kind}, 20 messages", f"{kind}, 4 queues"]
+    assert all(map(math.isfinite, measured.values()))
+
+
 def test_a_store_that_lost_messages_is_no_measurement(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = tmp_path / "visit" / "cell"
     folder.mkdir(parents=True)
@@ -585,3 +598,62 @@ def test_a_store_that_lost_messages_is_no_measurement(tmp_path: Path, monkeypatc
     (again := tmp_path / "visit" / "again").mkdir()
     with pytest.raises(RuntimeError, match=r"of 1,001 messages there are {.*'available': 1000"):
         reopen(again)
+
+
+# Workers
+
+
+def test_a_run_puts_each_job_once_and_knows_when_it_was_put_and_started(tmp_path: Path) -> None:
+    with Run(EMBEDDED, tmp_path, most=30) as run:
+        one, many, paced = run.put("one", 10), run.put("many", 10), run.put("pace", 10, 500)
+        assert [*one, *many, *paced] == list(range(WARM_UP, WARM_UP + 30))
+        times = [run.finish(numbers) for numbers in (one, many, paced)]
+    puts = [put for rows in times for put, _ in rows]
+    assert puts == sorted(puts)
+    assert all(started > put > 0 for rows in times for put, started in rows)
+    assert (
+        times[2][-1][0] - times[2][0][0] >= 9 * 2_000_000 * 0.9
+    )  # nanoseconds; a put may be late, the next is not
+
+
+def test_the_percentiles_of_a_round_are_of_the_same_jobs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(workers, "PACED", 20)
+    monkeypatch.setattr(workers, "RATE", 1_000)
+    first, second = tmp_path / "1", tmp_path / "2"
+    first.mkdir()
+    second.mkdir()
+    latency = workers._Latency(EMBEDDED)
+    assert 0 < latency.at(99)(first) >= latency.at(50)(second) > 0
+    assert list(second.iterdir()) == []
+
+
+def test_a_peer_that_pip_cannot_get_is_left_out_with_a_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pip = tmp_path / "bin" / "python"
+    pip.parent.mkdir()
+    pip.write_text("#!/bin/sh\ncase $* in *rq*) echo searching >&2; echo no rq anywhere >&2; exit 1;; esac\n")
+    pip.chmod(0o755)
+    monkeypatch.setattr(environment, "FOLDER", tmp_path)
+    (requirements := tmp_path / "requirements.txt").write_text("# peers\nrq==2\nhuey[redis]>=3\n")
+
+    cells, lines = workers.prepared(workers.CELLS, requirements)
+    assert lines == [
+        f"not compared with {peer.name}: no rq anywhere" for peer in PEERS if peer.library.app == "rq"
+    ]
+    assert {each.name for each in workers.CELLS} - {each.name for each in cells} == {
+        each.name for each in workers.CELLS if each.name.startswith("RQ")
+    }
+    assert cli.select(cells) == cells  # none is compared with one that is gone
+    assert (tmp_path / "installed.txt").read_text() == "huey[redis]>=3\n"
+
+
+def test_the_table_of_workers_says_how_many_times_as_fast_and_what_survives(tmp_path: Path) -> None:
+    peer = cell("RQ, Redis, jobs", value=50)
+    ours = cell("Penstock, jobs", against={peer.name: 10})
+    results = summary([ours, peer], [sample(ours.name, 1, 100), sample(peer.name, 1, 50)])
+    write_json(results, tmp_path / "workers.json")
+    assert workers.table(tmp_path / "workers.json").splitlines()[2:] == [
+        "| Penstock | 100 |  |  |  |  /  | yes |",
+        "| RQ, Redis | 50 | 2 x |  |  |  /  | no |",
+    ]

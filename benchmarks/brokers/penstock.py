@@ -6,8 +6,10 @@ import struct
 import sys
 from collections.abc import Sequence
 from itertools import accumulate, pairwise
+from pathlib import Path
 from typing import ClassVar
 
+import penstock
 from benchmarks.brokers.connection import HOST, Claimed, Connection, Refused
 from benchmarks.brokers.process import Broker
 
@@ -88,6 +90,11 @@ def header(head: bytes, name: bytes) -> bytes:
     return found[1]
 
 
+def sources() -> dict[str, str]:
+    """The environment in which Python finds the same Penstock as here."""
+    return {"PYTHONPATH": str(Path(penstock.__file__).parents[1])}
+
+
 class Penstock(Broker):
     """Chooses its own port, and says which on its first line."""
 
@@ -95,7 +102,8 @@ class Penstock(Broker):
     connection: ClassVar[type[Connection]] = HttpConnection
 
     def start(self) -> None:
-        self.spawn(sys.executable, "-m", "penstock", "--store", self.folder / "store", "serve", "--port", "0")
+        command = ("-m", "penstock", "--store", self.folder / "store", "serve", "--port", "0")
+        self.spawn(sys.executable, *command, **sources())
         self.await_ready()
 
     def ready(self) -> bool:

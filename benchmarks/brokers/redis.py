@@ -7,7 +7,7 @@ list     LPUSH   LMOVE to a list of the consumer's own, LREM     batches: LPUSH 
 import contextlib
 import itertools
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 from benchmarks.brokers.connection import HOST, Claimed, Connection, Parse, Refused
 from benchmarks.brokers.process import Broker
@@ -147,10 +147,11 @@ class Redis(Broker):
     """Without snapshots, so that the append-only file is all that is written."""
 
     package = "redis-server"
+    persistence: ClassVar[tuple[str, ...]] = ("--save", "", "--appendonly", "yes", "--appendfsync", "always")
 
     def start(self) -> None:
         listen = ("--bind", HOST, "--port", str(self.port), "--dir", self.folder)
-        self.spawn("redis-server", *listen, "--save", "", "--appendonly", "yes", "--appendfsync", "always")
+        self.spawn("redis-server", *listen, *self.persistence)
         self.await_ready()
 
 
@@ -160,3 +161,9 @@ class RedisStream(Redis):
 
 class RedisList(Redis):
     name, connection = "Redis list", ListConnection
+
+
+class ShippedRedis(RedisList):
+    """As it is shipped, which is not durable: a snapshot now and then."""
+
+    name, persistence = "Redis as shipped", ()

@@ -21,12 +21,14 @@ def command(store: str, *arguments: str) -> list[str]:
     return [sys.executable, "-m", "penstock", "--store", store, *arguments]
 
 
-def at_a_terminal(store: str, *arguments: str, columns: int = 80) -> list[str]:
+def at_a_terminal(store: str, *arguments: str) -> list[str]:
     """The lines that a command shows at a terminal."""
+    return shown_by(command(store, *arguments))
+
+
+def shown_by(program: list[str]) -> list[str]:
     leader, follower = pty.openpty()
-    process = subprocess.Popen(
-        command(store, *arguments), stdout=follower, stderr=follower, env={**os.environ, "COLUMNS": str(columns)}
-    )
+    process = subprocess.Popen(program, stdout=follower, stderr=follower, env={**os.environ, "COLUMNS": "80"})
     os.close(follower)
     shown = b""
     try:
@@ -83,6 +85,24 @@ def test_what_the_doctor_prints_are_tables_that_fit_a_terminal(store: str) -> No
     if not store.startswith("journal"):  # whose doctor tells no holders
         assert more == [["queue", "held", "consumer", "lease", *more[0][4:]]]
         assert any(re.search(r"jobs .* a-cons.*… +in 10 h", line) for line in tables)
+
+
+REPORTED = """
+from penstock.cli.spark import print_summary
+from penstock.spark.jobs import Summary
+from penstock.spark.jobs.reporting.job import _COLUMNS
+
+rows = [["0", 0, 12_000, 3, 100_000, 17, 0.512, 12.25, 0.25, 100.5], ["jobs", 7, 1, 2, 3, 4] + [None] * 4]
+print_summary(Summary("report", "report-1", _COLUMNS, rows), as_json=False)
+"""
+
+
+def test_the_summary_of_a_report_is_a_table_that_fits_a_terminal() -> None:
+    lines = shown_by([sys.executable, "-c", REPORTED])
+    assert max(map(len, lines)) <= 80
+    header, _, row, *_ = filter(None, lines)
+    assert header.split() == ["queue", "available", "in_flight", "done", "failed", "wait_p50", "process_p50"]
+    assert row.split() == ["0", "12,000", "3", "100,000", "17", "0.512", "0.25"]
 
 
 def test_a_pipe_gets_every_column_and_ids_receipts_and_names_are_never_cut(store: str) -> None:

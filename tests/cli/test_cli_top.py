@@ -3,6 +3,7 @@
 import json
 import os
 import pty
+import re
 import signal
 import subprocess
 import sys
@@ -165,6 +166,7 @@ def test_json_is_a_line_for_each_refresh_until_it_is_interrupted(tmp_path: Path)
 def test_at_a_terminal_the_table_is_refreshed_until_q_or_ctrl_c(tmp_path: Path, key: bytes) -> None:
     with penstock.open(tmp_path) as store:
         store.create("jobs").put_many(["a", "b"])
+        store.create("long" * 60)
     leader, follower = pty.openpty()
     command = [*COMMAND, "--store", str(tmp_path), "top", "--interval", "0.1"]
     environment = {**os.environ, "COLUMNS": "80", "LINES": "24"}
@@ -187,7 +189,12 @@ def test_at_a_terminal_the_table_is_refreshed_until_q_or_ctrl_c(tmp_path: Path, 
     os.close(leader)
     assert process.wait() == 0
     assert b"Traceback" not in shown
-    assert shown.endswith(b"2 queues: 2 available, 0 delayed, 0 in flight, 0 failed\r\n")
+    assert shown.endswith(b"3 queues: 2 available, 0 delayed, 0 in flight, 0 failed\r\n")
+    lines = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", shown.decode()).splitlines()
+    assert max(map(len, lines)) <= 80
+    columns = ["queue", "available", "delayed", "in", "flight", "failed", "in/s", "out/s", "oldest"]
+    assert columns in map(str.split, lines)
+    assert any(re.match(r" longlong\S*… +0 +0 +0 +0 ", line) for line in lines)
 
 
 @pytest.mark.parametrize("interval", ["0", "0.01", "-1", "x"])

@@ -198,6 +198,10 @@ def test_what_cannot_move_is_refused_and_nothing_has_moved(store: Store) -> None
     with pytest.raises(InvalidArgument, match="cannot move to 'a'"):
         a.move("a", *ids)
     assert (a.count(), b.count()) == (2, 0)
+    b.update(max_size=2)
+    b.put_many([b"1", b"2"])
+    b.update(max_size=1)
+    assert a.move("b") == 0  # none has failed
 
 
 def test_chains_cycles_and_missing_queues_are_refused(store: Store, dead: Queue, jobs: Queue) -> None:

@@ -542,7 +542,8 @@ def test_such_a_server_asks_for_no_more_than_it_lists(tmp_path: Path, monkeypatc
     asked = []
 
     async def ask(self: GuestBackend, call: Call[Any], tries: int = 0) -> Any:
-        asked.append(call.start)
+        if "/figures" not in call.start:  # which the server asks for on its own, now and then
+            asked.append(call.start)
         return await as_ever(self, call, tries)
 
     as_ever = GuestBackend.ask

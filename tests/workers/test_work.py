@@ -18,7 +18,8 @@ import pytest
 
 import penstock
 import penstock.aio
-from penstock import Draft, LeaseExpired, Message, Queue, QueueNotFound, StoreClosed
+from penstock import DiskFull, Draft, LeaseExpired, Message, Queue, QueueNotFound, StoreClosed
+from penstock.contract.operations import Ack, Claim
 from penstock.http.server import serve_in_thread
 from penstock.workers import Fail, Release, Result, Worked, exponential
 from tests.conformance.blocking import BlockingQueue, BlockingStore
@@ -891,3 +892,40 @@ def test_a_million_messages_through_four_processes_of_which_one_is_killed_end_as
         states = [(int(message.payload), message.state) for message in store.queue("jobs").messages()]
     expected = [(number, "failed" if is_hopeless(number) else "done") for number in range(count)]
     assert sorted(states) == expected
+
+
+# Acks that go along with the next claim
+
+
+def test_a_busy_worker_acknowledges_and_claims_in_one_step() -> None:
+    with penstock.open("memory:") as store:
+        store.queue().put_many([b"a"] * 9)
+        run, asked = store.run, []
+
+        def noted(operation: Any) -> Any:
+            asked.append(operation)
+            return run(operation)
+
+        store.run = noted
+        assert penstock.work(store.queue(), lambda message: None, 1, until_empty=True).acked == 9
+        claims = [each for each in asked if isinstance(each, Claim)]
+        assert sum(len(claim.ack) for claim in claims) == 9
+        assert not any(isinstance(each, Ack) for each in asked)
+
+
+def test_what_a_claim_could_not_acknowledge_is_acknowledged_all_the_same() -> None:
+    with penstock.open("memory:") as store:
+        store.queue().put_many([b"a"] * 4)
+        run = store.run
+        acked: list[str] = []
+
+        def refusing(operation: Any) -> Any:
+            if isinstance(operation, Claim) and operation.ack:
+                raise DiskFull("no room for claims")
+            if isinstance(operation, Ack):
+                acked.extend(operation.receipts)
+            return run(operation)
+
+        store.run = refusing
+        assert penstock.work(store.queue(), lambda message: None, 1, until_empty=True).acked == 4
+        assert len(set(acked)) == len(acked) == 4

@@ -194,6 +194,11 @@ def print_table(
     console.print(table)
 
 
+def idle(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
+    """The columns after the first that are 0 or empty in every row, the last first: print_table may spare them."""
+    return [name for name, *cells in [*zip(columns, *rows, strict=True)][:0:-1] if {*cells} <= {"", "0"}]
+
+
 def _console(wide: int) -> Console | None:
     """Stdout, `wide` characters in a file or a pipe; None if the caller has closed it."""
     if sys.stdout is None:

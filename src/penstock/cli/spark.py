@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
 _MASTER = re.compile(r"local(\[.+\])?|local-cluster\[.+\]|spark://.+:[0-9]+|k8s://.+|yarn")
 _LOOK = 0.2  # seconds between two looks at Spark's stages
+_SPARE = ("process_p99", "wait_p99", "delayed", "in_flight")  # columns of a report, which has many
 _id_option = click.option(
     "--id", "run", metavar="NAME",
     help="Name this run: a name takes effect once, however often it is run. By default a hash of the run's input.",
@@ -301,7 +302,8 @@ def print_summary(summary: "Summary", as_json: bool) -> None:
             for name, *column in zip(summary.columns, *summary.rows, strict=True)
             if all(cell is None or isinstance(cell, int | float) for cell in column)
         }
-        output.print_table(summary.columns, [[_shown(cell) for cell in row] for row in summary.rows], numbers)
+        rows = [[_shown(cell) for cell in row] for row in summary.rows]
+        output.print_table(summary.columns, rows, numbers, [*output.idle(summary.columns, rows), *_SPARE])
     for note in summary.notes:
         click.echo(output.printable(note))
     did = "would have done this: it was a dry run" if summary.dry_run else "is done"

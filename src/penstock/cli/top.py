@@ -226,18 +226,26 @@ def _show(watch: Watch, interval: float, store: str) -> None:
     with _keys() as key, Live(console=console, auto_refresh=False, transient=True, redirect_stderr=False) as live:
         while True:
             watch.look_again()
-            live.update(_picture(watch, store, console.size.height - _ROOM), refresh=True)
+            live.update(_picture(watch, store, console.size.height - _ROOM, console.width), refresh=True)
             if key(interval) in ("q", "Q"):
                 return
 
 
-def _picture(watch: Watch, store: str, room: int) -> Group:
+def _picture(watch: Watch, store: str, room: int, width: int) -> Group:
+    shown = watch.rows[: max(room, 1)]
+    cells = [row.cells() for row in shown]
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    numbers = [max(map(len, column)) for column in list(zip(_COLUMNS, *cells, strict=True))[1:]]
+    left = max(width - sum(numbers) - 3 * len(numbers) - 2, 1)  # a long name is cut, and no number
     for name in _COLUMNS:
-        table.add_column(name, justify="left" if name == "queue" else "right", no_wrap=True, overflow="ellipsis")
-    for row in watch.rows[: max(room, 1)]:
+        is_name = name == "queue"
+        table.add_column(
+            name, justify="left" if is_name else "right", no_wrap=True, overflow="ellipsis",
+            max_width=left if is_name else None,
+        )  # fmt: skip
+    for row, texts in zip(shown, cells, strict=True):
         failing = bool(row.figures.counts.get("failed")) or not row.figures.up
-        table.add_row(*map(Text, row.cells()), style="red" if failing else "")
+        table.add_row(*map(Text, texts), style="red" if failing else "")
     head = f"{output.printable(store)}  {times.when(watch.at)}\n{_summary(watch.rows)}"
     lines: list[RenderableType] = [Text(head, no_wrap=True, overflow="ellipsis"), table]
     if (left := len(watch.rows) - max(room, 1)) > 0:

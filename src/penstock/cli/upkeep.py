@@ -56,12 +56,12 @@ def _print_queues(examination: "Examination[Any]") -> None:
     """Queues as a table; a narrow terminal goes without columns of zeros, then without those of least use."""
     cells = [queue.cells() for queue in examination.queues]
     if cells:
-        empty = [name for name in reversed(cells[0]) if not any(row[name] for row in cells)]
         rows = [
             [queue.name, *("" if each is None else f"{each:,}" for each in row.values())]
             for queue, row in zip(examination.queues, cells, strict=True)
         ]
-        output.print_table(["queue", *cells[0]], rows, right=tuple(cells[0]), spare=[*empty, *_SPARE])
+        columns = ["queue", *cells[0]]
+        output.print_table(columns, rows, right=tuple(cells[0]), spare=[*output.idle(columns, rows), *_SPARE])
 
 
 def _print_held(examination: "Examination[Any]") -> None:

@@ -20,7 +20,7 @@ from opentelemetry.context import Context
 from opentelemetry.trace import Link, SpanKind, Status, StatusCode
 
 from penstock.contract.message import Entry, Message, checked_headers
-from penstock.contract.operations import Publish
+from penstock.contract.operations import Ack, Publish
 from penstock.contract.tracing import SPANS
 from penstock.errors import InvalidArgument
 from penstock.version import __version__
@@ -77,7 +77,16 @@ class Spans:
         about = _about(name, type_, getattr(operation, "queue", None)) | _server(url)
         if type_ == "send":
             return self._sending(operation, about)
-        return self._receiving(operation, about) if type_ == "receive" else self._settling(operation, about)
+        if type_ == "settle":
+            return self._settling(operation, about)
+        acks = getattr(operation, "ack", ())
+        return self._acking(operation, about, url) if acks else self._receiving(operation, about)
+
+    @contextmanager
+    def _acking(self, operation: Any, about: dict[str, Any], url: str) -> Iterator[Call[Any]]:
+        """Two spans: of the acks, and of the claim."""
+        with self.around(Ack(operation.queue, operation.ack), url), self._receiving(operation, about) as call:
+            yield call
 
     @contextmanager
     def _sending(self, operation: Any, about: dict[str, Any]) -> Iterator[Call[Any]]:

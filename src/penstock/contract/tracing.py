@@ -63,6 +63,11 @@ def traced_in_loop(url: str, run: AsyncRunner) -> AsyncRunner:
     return run_traced
 
 
+def is_on() -> bool:
+    """Whether calls get spans."""
+    return _spans() is not None
+
+
 def processing(
     message: Message, no_errors: type[BaseException] | tuple[type[BaseException], ...] = ()
 ) -> AbstractContextManager[Any]:

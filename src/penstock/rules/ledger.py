@@ -328,7 +328,7 @@ class Ledger:
         """Refuse more messages than max_size allows; QueueFull."""
         most = self.state.settings.max_size
         size = self.state.waiting() + self._expected
-        if most and size + more > most:
+        if most and more and size + more > most:
             raise refusals.full(self.name, size, most, more)
 
     def _number_keyed(self, entries: Sequence[Entry], first: int) -> tuple[list[int], list[Entry], dict[str, int]]:

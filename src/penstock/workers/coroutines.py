@@ -160,6 +160,9 @@ class _Tasks(Worker[Message, "asyncio.Task[None]"]):
         self._at_work[task] = held
         task.add_done_callback(self._at_work.pop)
 
+    async def give_way(self) -> None:
+        await asyncio.sleep(0)
+
     async def drop(self, dropped: Sequence[Held[Message]]) -> None:
         tasks = [task for task, held in self._at_work.items() if held in dropped]
         for held in dropped:

@@ -4,6 +4,7 @@ The caller's thread is the watch: it gets signals, and decides when claiming sto
 """
 
 import threading
+import time
 from collections.abc import Callable, Coroutine, Sequence
 from contextlib import suppress
 from functools import partial
@@ -167,6 +168,9 @@ class _Threads(Worker[Message, threading.Thread]):
 
     def begin(self, held: Held[Message]) -> None:
         self._todo.put(held)
+
+    async def give_way(self) -> None:
+        time.sleep(0)
 
     async def drop(self, dropped: Sequence[Held[Message]]) -> None:
         for each in dropped:

@@ -5,7 +5,9 @@
                   +--- what is held ---+--- extender
 
 It never holds more messages than it has handlers. Messages whose work ended during the last call to the store are
-settled together. `threads` and `coroutines` start the parts, call handlers, and implement waiting.
+settled together. While all handlers have work, the claimer acknowledges what is done in the same step in which it
+claims the next messages; while it waits for messages, the settler does. `threads` and `coroutines` start the
+parts, call handlers, and implement waiting.
 """
 
 from __future__ import annotations
@@ -76,13 +78,15 @@ class Worker(Generic[AnyMessage, Part]):
         self.worked = Worked()
         self._settings = Settings()  # the queue's, once they are known
         self.holding: Holding[AnyMessage] = Holding(options.longest_lease(self._settings))
-        self._ended: list[Held[AnyMessage]] = []  # to be settled
+        self._done: list[Held[AnyMessage]] = []  # to be acknowledged
+        self._ended: list[Held[AnyMessage]] = []  # to be settled in another way
         self._free = options.concurrency  # idle handlers
         self._stop = stop  # the caller's event
         self._stopping = False  # nothing more is claimed
         self._hurry = False  # release all messages now: after a second signal, or an error
         self._leaving = False  # no call is repeated
         self._claiming = True  # the claimer is running
+        self._acking = False  # the claimer acknowledges what is done; else the settler does
         self._closing = False  # no further work will end
         self._error: BaseException | None = None
         self._room, self._work, self._due, self._over = bell(), bell(), bell(), bell()
@@ -100,6 +104,10 @@ class Worker(Generic[AnyMessage, Part]):
     @abstractmethod
     def begin(self, held: Held[AnyMessage]) -> None:
         """Give a message to a handler, which calls end() with the outcome."""
+
+    @abstractmethod
+    async def give_way(self) -> None:
+        """Let handlers that are about to end do so."""
 
     @abstractmethod
     async def drop(self, dropped: Sequence[Held[AnyMessage]]) -> None:
@@ -217,22 +225,75 @@ class Worker(Generic[AnyMessage, Part]):
             with self.lock:
                 self._use(settings)
                 self._due.ring()  # the extender's sleep depends on it
-            while (room := await self._room_for_more()) and await self._claim(room):
-                pass
+            while await self._room_for_more():
+                if (acks := self._acks()) and await self._ack_and_claim(acks):
+                    continue
+                if (room := self._idle_handlers()) and not await self._claim(room):
+                    break
         except _GivenUp:
             pass  # the worker stops
         except Exception as error:
             self.fail(error)
         finally:
-            self._claiming = False
+            with self.lock:
+                self._claiming = False
+                self._leave_acks()
             self.wake()
 
-    async def _room_for_more(self) -> int:
-        """Wait for idle handlers; how many there are, or 0 if the worker stops."""
+    async def _room_for_more(self) -> bool:
+        """Wait for idle handlers, or for acks that make room; False if the worker stops."""
         with self.lock:
-            while not self._free and not self.is_stopping():
+            while not self._free and not (self._acking and self._done) and not self.is_stopping():
                 await self._room.wait(None)
-            return 0 if self.is_stopping() else self._free
+            acking = self._acking
+        if acking:
+            await self.give_way()
+        return not self.is_stopping()
+
+    def _idle_handlers(self) -> int:
+        with self.lock:
+            self._leave_acks()
+            return self._free
+
+    def _acks(self) -> list[Held[AnyMessage]]:
+        """Messages to be acknowledged by the claimer."""
+        with self.lock:
+            if not self._acking:
+                return []
+            acks, self._done = self._done, []
+            return acks
+
+    def _leave_acks(self) -> None:
+        """From now on the settler acknowledges."""
+        self._acking = False
+        if self._done:
+            self._work.ring()
+
+    async def _ack_and_claim(self, acks: list[Held[AnyMessage]]) -> bool:
+        """Acknowledge messages and claim others in one step; False if a claim that waits comes next.
+
+        It is tried once: after an error the settler acknowledges, for which a full disk has room.
+        """
+        receipts, lost = [each.receipt for each in acks], set[str]()
+        with self.lock:
+            room, lease = self._free + len(acks), self.holding.lease
+        messages: list[AnyMessage] = []
+        try:
+            messages = await self.ask(
+                lambda: self.claims.claim(room, lease, 0, self.options.consumer, ack=receipts)
+            )
+        except LeaseExpired as error:
+            lost = self._warn_of_lost(error)
+        except Exception:
+            with self.lock:
+                self._done = acks + self._done
+                self._leave_acks()
+            return False
+        with self.lock:
+            self._let_go(receipts)
+        self._begin_all(messages)
+        self._tell([(each, "lost" if each.receipt in lost else ACK.kind) for each in acks], None)
+        return bool(messages)
 
     async def _claim(self, room: int) -> bool:
         """Claim messages for idle handlers; False if the queue is empty and the worker is to end then."""
@@ -243,9 +304,17 @@ class Worker(Generic[AnyMessage, Part]):
         )
         if not messages:
             return not options.until_empty or await self._wait_while_empty()
+        self._begin_all(messages)
+        return True
+
+    def _begin_all(self, messages: list[AnyMessage]) -> None:
+        """Give claimed messages to handlers."""
         with self.lock:
             taken = self.holding.take(messages, time.monotonic())
             self._free -= len(taken)
+            # With work for all handlers there will be something to acknowledge and to claim; but spans tell both
+            # apart.
+            self._acking = not self._free and not tracing.is_on()
             stopping = self.is_stopping()
             if stopping:
                 for each in taken:
@@ -254,7 +323,6 @@ class Worker(Generic[AnyMessage, Part]):
                 self._work.ring()
         for each in () if stopping else taken:
             self.begin(each)
-        return True
 
     async def _wait_while_empty(self) -> bool:
         """No message is available: wait a moment; False if none is delayed or worked on either."""
@@ -288,8 +356,8 @@ class Worker(Generic[AnyMessage, Part]):
         with self.lock:
             counts = self.holding.end(held, outcome)
             if counts:
-                self._ended.append(held)
-                self._work.ring()
+                (self._done if outcome == ACK else self._ended).append(held)
+                (self._room if self._acking and outcome == ACK else self._work).ring()
             else:
                 self._free += 1
                 self._room.ring()
@@ -326,9 +394,8 @@ class Worker(Generic[AnyMessage, Part]):
         """Settle messages whose work has ended, until finish() closes the worker."""
         while True:
             with self.lock:
-                while not self._ended and not self._closing:
+                while not (batch := self._to_settle()) and not self._closing:
                     await self._work.wait(None)
-                batch, self._ended = self._ended, []
             if not batch:
                 return
             await self._set_delays(batch)
@@ -350,6 +417,13 @@ class Worker(Generic[AnyMessage, Part]):
         for each in fails if settings.backoff is None else ():
             each.outcome = each.outcome and each.outcome._replace(delay=exponential(each.message))
 
+    def _to_settle(self) -> list[Held[AnyMessage]]:
+        """Messages to be settled now: all whose work has ended, but for the acks that the claimer takes along."""
+        batch, self._ended = self._ended, []
+        if not self._acking or self._closing:
+            batch, self._done = self._done + batch, []
+        return batch
+
     async def _settle(self, outcome: Outcome, held: list[Held[AnyMessage]], busy: bool = False) -> None:
         """Settle messages with the same outcome; their handlers are idle then, unless they are still busy."""
         receipts = [each.receipt for each in held]
@@ -361,17 +435,24 @@ class Worker(Generic[AnyMessage, Part]):
             lost = set(receipts)
             _log.warning("%d message(s) could not be settled: their leases will end", len(lost))
         except LeaseExpired as error:
-            lost = set(error.receipts)
-            _log.warning("leases were lost before the work was settled, its result is dropped: %s", str(error))
+            lost = self._warn_of_lost(error)
         except Exception as error:
             lost = set(receipts)
             self.fail(error)
         with self.lock:
-            for receipt in receipts:
-                self.holding.held.pop(receipt, None)
-            self._free += 0 if busy else len(held)
-            self._room.ring()
+            self._let_go(receipts, busy)
         self._tell([(each, "lost" if each.receipt in lost else outcome.kind) for each in held], outcome.reason)
+
+    def _warn_of_lost(self, error: LeaseExpired) -> set[str]:
+        _log.warning("leases were lost before the work was settled, its result is dropped: %s", str(error))
+        return set(error.receipts)
+
+    def _let_go(self, receipts: list[str], busy: bool = False) -> None:
+        """Messages were settled: their handlers are idle now, unless they are still busy."""
+        for receipt in receipts:
+            self.holding.held.pop(receipt, None)
+        self._free += 0 if busy else len(receipts)
+        self._room.ring()
 
     def _tell(self, ended: Ended[AnyMessage], reason: str | None) -> None:
         """Count and report work that has ended; `reason` is that of a fail."""

@@ -441,6 +441,21 @@ def test_a_message_beyond_its_queues_limit_fails_alone_in_a_batch(service: Servi
     ]
 
 
+def test_a_body_with_a_control_character_fails_alone_in_a_batch(service: Service) -> None:
+    url = service.queue()
+    entries = [{"Id": "good", "MessageBody": "tab\tand\nline"}, {"Id": "bad", "MessageBody": "\x01"}]
+    told = service.done("SendMessageBatch", QueueUrl=url, Entries=entries)
+    assert [each["Id"] for each in told["Successful"]] == ["good"]
+    assert [(each["Id"], each["Code"]) for each in told["Failed"]] == [("bad", "InvalidMessageContents")]
+    form = {
+        "SendMessageBatchRequestEntry__1__Id": "bad", "SendMessageBatchRequestEntry__1__MessageBody": "\x01",
+    }  # fmt: skip
+    assert b"<Code>InvalidMessageContents</Code>" in service.form("SendMessageBatch", QueueUrl=url, **form).body
+    raw = json.dumps({"QueueUrl": url, "Entries": entries}).replace("\\u0001", "\x01").encode()
+    assert service.json("SendMessageBatch", raw).error == "MalformedInput"
+    assert [each["Body"] for each in service.receive(url, MaxNumberOfMessages=10)] == ["tab\tand\nline"]
+
+
 def test_a_full_queue_asks_to_try_again(service: Service) -> None:
     service.store.create("full", max_size=1).put("m")
     url = service.done("GetQueueUrl", QueueName="full")["QueueUrl"]

@@ -143,7 +143,7 @@ def test_a_file_is_a_store_of_one_queue_named_after_it(tmp_path: Path) -> None:
             store.create("other")
         with pytest.raises(QueueProtected):
             store.delete("jobs")
-        with pytest.raises(QueueNotFound):
+        with pytest.raises(QueueNotFound, match=r"no queue 'other': the store '.+' is a single queue"):
             store.queue("other")
     assert path.read_text().startswith("=a\n")
     with penstock.open(f"text:{path}") as store:

@@ -402,14 +402,14 @@ class FileBackend(TextBackend):
             return {self.only: self._path} if self._disk.exists(self._path) else {}
 
     def find(self, queue: str) -> TextFileQueue:
-        return super().find(self.only if queue == names.DEFAULT else queue)
+        if queue not in (self.only, names.DEFAULT):
+            raise QueueNotFound(f"there is no queue {queue!r}: {self._single}")
+        return super().find(self.only)
 
     def create(self, queue: str, settings: Settings) -> None:
         if queue == self.only:
             raise exists_already(queue)
-        raise NotSupported(
-            f"the store {self._path!r} is a single queue, {self.only!r}: open text:{self._folder} for several"
-        )
+        raise NotSupported(self._single)
 
     def update(self, queue: str, changes: Mapping[str, Any]) -> Settings:
         if changes.get("dead_letter") is not None:
@@ -418,6 +418,11 @@ class FileBackend(TextBackend):
 
     def move(self, queue: str, target: str, ids: Sequence[str] | None) -> int:
         raise self._alone("cannot move messages to another")
+
+    @property
+    def _single(self) -> str:
+        """Why there is no other queue."""
+        return f"the store {self._path!r} is a single queue, {self.only!r}: open text:{self._folder} for several"
 
     def _alone(self, what: str) -> NotSupported:
         return NotSupported(

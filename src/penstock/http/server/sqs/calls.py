@@ -33,6 +33,12 @@ class Call:
     given: dict[str, Any]  # the checked members of the request
     queue: str = ""  # the name in QueueUrl
 
+    @property
+    def is_unescaped(self) -> bool:
+        """Whether it is JSON in ASCII without escapes: SQS carries its texts, as JSON has no plain controls."""
+        body = self.request.body
+        return b"x-amz-target" in self.request.headers and body.isascii() and b"\\" not in body
+
     async def run(self, operation: Operation[Result]) -> Result:
         """Run an operation of the contract."""
         result: Result = await self.backend.run(operation)

@@ -50,7 +50,7 @@ async def _send_message_batch(call: Call) -> dict[str, Any]:
     most, total = call.backend.max_payload(call.queue), 0
     if keyed is not None:
         _check_fifo(batch, keyed)
-    elif payloads := _payloads(batch, most):
+    elif payloads := _payloads(batch, most, call.is_unescaped):
         with suppress(PayloadTooLarge):  # of a store whose settings are not in memory: see below
             ids = await call.run(Put(call.queue, Plain(payloads)))
             return {
@@ -108,10 +108,10 @@ def _check_fifo(batch: list[tuple[str, Any]], keyed: _Keying) -> None:
             messages.check_key(given, keyed.by_content)
 
 
-def _payloads(batch: list[tuple[str, Any]], most: int) -> list[bytes] | None:
+def _payloads(batch: list[tuple[str, Any]], most: int, unescaped: bool) -> list[bytes] | None:
     """The payloads of a batch whose entries have nothing but bodies that are right; they are checked together."""
     bodies: list[str] = [given["MessageBody"] for _, given in batch if isinstance(given, dict) and len(given) == 2]
-    if len(bodies) < len(batch) or not is_plain("".join(bodies)):
+    if len(bodies) < len(batch) or not (unescaped or is_plain("".join(bodies))):
         return None
     payloads = [body.encode() for body in bodies]
     sizes = list(map(len, payloads))

@@ -19,7 +19,7 @@ from penstock.spark.jobs.runs import Cell, Session, Summary, check_folder, check
 from penstock.system.clock import SystemClock
 from penstock.system.files import SystemDisk, replace_file
 
-_COLUMNS = ("queue", *STATES, "wait_p50", "wait_p99", "process_p50", "process_p99")  # few enough for a terminal
+_COLUMNS = ("queue", *STATES, "wait_p50", "wait_p99", "process_p50", "process_p99")
 _ROWS = 50  # queues in the table
 
 
