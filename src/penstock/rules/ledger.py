@@ -133,6 +133,23 @@ class Ledger:
         effects.put_one(self.state, record)
         return record
 
+    def admit_many(
+        self,
+        seqs: Sequence[int],
+        priority: Sequence[int],
+        visible_at: Sequence[int],
+        expires_at: Sequence[int],
+        sizes: Sequence[int],
+        crcs: Sequence[int],
+        now: int,
+    ) -> None:
+        """Add messages that have ascending numbers already, above all others; all or none."""
+        self.state.advance(now)
+        for each in min(priority), max(priority):
+            self.check_values(max(sizes), each)
+        self.check_room(len(seqs))
+        effects.admit(self.state, seqs, priority, visible_at, expires_at, sizes, crcs, now)
+
     def take_over(
         self,
         entries: Sequence[Entry],
