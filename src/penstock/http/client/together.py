@@ -84,6 +84,11 @@ def lane_of(operation: Operation[Any]) -> Hashable | None:
     return None if lane is None else lane(operation)
 
 
+def lane_of_poll(operation: Operation[Any]) -> Hashable | None:
+    """The lane of a claim that waits, if it did not."""
+    return (Claim, operation.queue) if type(operation) is Claim else None
+
+
 def chosen(waiting: Sequence[AnyRide], mixes: bool) -> tuple[list[AnyRide], list[AnyRide]]:
     """The calls of a lane that go as one request, and those that go on waiting.
 
