@@ -193,7 +193,7 @@ class _Lanes:
             shares = together.shares(operations, self._once(together.joined(operations)))
         except Exception as error:
             shares = together.shares_of(operations, error)
-            self.mixes &= not isinstance(error, InvalidArgument)
+            self.mixes = self.mixes and not together.refuses_acks(operations, error)
         finally:
             self._send_next(lane)
             for ride, share in zip(riders, shares, strict=True):

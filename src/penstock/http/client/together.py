@@ -161,6 +161,11 @@ def shares_of(operations: Sequence[Any], error: Exception) -> list[Any]:
     return [ALONE if each.is_repeatable() or isinstance(error, _REFUSALS) else error for each in operations]
 
 
+def refuses_acks(operations: Sequence[Any], error: Exception) -> bool:
+    """Whether the error may be that of an earlier server, which takes no acks in claims."""
+    return isinstance(error, InvalidArgument) and type(operations[0]) in (Claim, Ack)
+
+
 def receipts_of(share: Any) -> list[str]:
     """The receipts in a claim's share."""
     return [each.receipt or "" for each in share if isinstance(each, Message)] if isinstance(share, list) else []
