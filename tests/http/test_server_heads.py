@@ -166,6 +166,7 @@ def test_an_ack_whose_header_lines_are_known_does_what_a_first_one_does(
         request("DELETE", "/jobs/messages/1?receipt=1&receipt=1"),
         request("DELETE", "/jobs/messages/1?other=1"),
         request("DELETE", "/jobs/messages/7"),
+        request("DELETE", "/jobs/messages/7?&"),
         request("DELETE", "/nothing/messages/1?receipt=1.0000000000000000"),
         request("DELETE", "/nothing/at/all/here"),
         request("DELETE", "/jobs/messages/%zz"),

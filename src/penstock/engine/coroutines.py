@@ -182,7 +182,6 @@ class LocalBackend:
         self._gathering = Gathering(self._commit_puts)
         self._in_line: set[asyncio.Future[None]] = set()
         self._hurried = False
-        self._reads: set[asyncio.Task[list[Message]]] = set()
         self._reading = asyncio.Semaphore(_READERS)
 
     def run(self, operation: Operation[Result]) -> Awaitable[Result]:
@@ -256,68 +255,28 @@ class LocalBackend:
         """Put a message without headers and options; the asker gets its id."""
         self._gathering.put(self.engine.find(queue), payload, asker)
 
-    def begin(self, operation: Operation[Any], asker: Asker) -> bool:
-        """Carry out an operation of STEPS that is no put without the cost of a coroutine: 10 of 60 microseconds.
+    def settle(self, operation: Operation[Any], asker: Asker) -> bool:
+        """Settle or extend claims without a coroutine: an ack takes 23 microseconds in the loop instead of 27.
 
-        The asker gets the result. False: nothing was done, and a coroutine has to do it, as it may take long or
-        wait for messages.
+        The asker gets the result. False: nothing was done, as dead letters may have to move, too.
         """
-        engine = self.engine
-        if engine.moves.sources or engine.far:
+        if self.engine.moves.sources or self.engine.far:
             return False
-        live, takes = engine.find(operation.queue), isinstance(operation, Claim)
-        if isinstance(operation, Claim) and (operation.ack or not live.may_give()):
-            return False
+        live = self.engine.find(operation.queue)
         result, written = live.decide(operation)
-        if takes:
-            if not result.size and operation.wait > 0:
-                return False
-            at_hand = live.at_hand(result) if result.bytes <= _LARGE else None
-            if at_hand is None:  # the bodies have to be read from the disk
-                self._read(live, result, written, asker)
-                return True
-            result = at_hand
-        then = partial(self._end, live, result, asker)
-        if written > live.durable:
-            self._gather(live, _Pending(written, None, _Then(then)))
-        else:  # not from here, or pipelined requests would nest until the stack overflows
-            asyncio.get_running_loop().call_soon(then, None)
-        return True
 
-    def _read(self, live: LiveQueue, taken: Taken, written: int, asker: Asker) -> None:
-        """Hand out messages whose bodies have to be read from the disk."""
-
-        def tell(done: "asyncio.Task[list[Message]]") -> None:
-            self._reads.discard(done)
-            if done.cancelled():
-                return  # the loop ends
-            if (error := done.exception()) is not None:
-                asker.set_exception(error)
-            elif asker.done():
-                self._threads.submit(live.give_back, taken.receipts)
+        def tell(error: BaseException | None) -> None:
+            refusal = result if error is None and isinstance(result, LeaseExpired) else error
+            if refusal is None:
+                asker.set_result(result)
             else:
-                asker.set_result(done.result())
+                asker.set_exception(refusal)
 
-        reading = asyncio.get_running_loop().create_task(self._handed(live, taken, written))
-        self._reads.add(reading)  # the loop itself keeps no task
-        reading.add_done_callback(tell)
-
-    def _end(self, live: LiveQueue, result: Any, asker: Asker, error: BaseException | None) -> None:
-        """Tell the result of an operation after its commit."""
-        if type(result) is Taken and error is None:
-            if asker.done():  # the consumer has gone
-                self._threads.submit(live.give_back, result.receipts)
-                return
-            try:
-                result = live.hand_out(result)
-            except Exception as unreadable:
-                error = unreadable
-        elif isinstance(result, LeaseExpired):
-            error = error or result
-        if error is None:
-            asker.set_result(result)
-        else:
-            asker.set_exception(error)
+        if written > live.durable:
+            self._gather(live, _Pending(written, None, _Then(tell)))
+        else:  # not from here, or pipelined requests would nest until the stack overflows
+            asyncio.get_running_loop().call_soon(tell, None)
+        return True
 
     def end_waiting(self) -> None:
         """From now on no consumer waits; waiting consumers get the available messages, or none."""
@@ -383,10 +342,6 @@ class LocalBackend:
                 operation = operation.changed(ack=())  # type: ignore[assignment]
             if operation.wait > 0 and not self._hurried:
                 taken, written = await self._wait_in_line(live, operation)
-        return operation.picked(await self._handed(live, taken, written))  # type: ignore[no-any-return]
-
-    async def _handed(self, live: LiveQueue, taken: Taken, written: int) -> list[Message]:
-        """The messages that a consumer took, after the commit."""
         messages: list[Message] = []
         try:
             if taken.bytes > _LARGE:  # few have so much in memory at a time
@@ -402,7 +357,7 @@ class LocalBackend:
         except asyncio.CancelledError:
             self._threads.submit(live.give_back, taken.receipts)
             raise
-        return messages
+        return operation.picked(messages)  # type: ignore[no-any-return]
 
     async def _wait_in_line(self, live: LiveQueue, operation: Operation[Any]) -> tuple[Taken, int]:
         loop = asyncio.get_running_loop()

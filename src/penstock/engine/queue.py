@@ -105,10 +105,6 @@ class LiveQueue:
         """How many consumers are waiting."""
         return len(self._line)
 
-    def may_give(self) -> bool:
-        """Whether a consumer may get a message at once, as far as the last look can tell."""
-        return self._state.available() > 0 and not self._line
-
     # One step at a time
 
     def decide(self, operation: Operation[Any]) -> tuple[Any, int]:

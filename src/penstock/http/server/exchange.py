@@ -176,8 +176,8 @@ class Asking:
         self._answer = answer
 
     def done(self) -> bool:
-        """Whether the messages of a claim have no taker: its client has gone. A put or an ack goes on."""
-        return self._request.route.polls and bool(self._request.connection.has_gone())
+        """No: what has begun goes on, also if the client has gone."""
+        return False
 
     def set_result(self, result: Any, /) -> None:
         connection = self._request.connection

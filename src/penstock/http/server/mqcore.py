@@ -1,7 +1,6 @@
 """The handlers of MQ-Core's six endpoints. Arguments that MQ-Core lacks are query parameters and headers."""
 
 import re
-from functools import partial
 
 from penstock.contract import names
 from penstock.contract.arguments import SETTINGS, arguments, checked_consumer, checked_lease
@@ -59,29 +58,14 @@ async def delete_queue(backend: Served, request: Request) -> Answer:
 
 async def fetch_message(backend: Served, request: Request) -> Answer:
     """GET /{queue}/messages: claim a message."""
-    claim = _claim(request)
-    return _fetched(request, claim, await backend.run(claim))
-
-
-def fetch_quickly(backend: Served, request: Request) -> bool:
-    """GET /{queue}/messages without the cost of a coroutine, if there is a message; else False."""
-    if not isinstance(backend, LocalBackend):
-        return False
-    claim = _claim(request)
-    return backend.begin(claim, Asking(request, partial(_fetched, request, claim)))
-
-
-def _claim(request: Request) -> Claim:
     name = names.checked(request.arguments[0])
     given = request.parameters("lease", "wait", "consumer")
     lease = checked_lease(jsons.number("lease", given["lease"])) if "lease" in given else None
     wait = checked_wait(jsons.number("wait", given.get("wait", "0")))
-    return Claim(name, 1, lease, wait, checked_consumer(given.get("consumer", request.peer)))
-
-
-def _fetched(request: Request, claim: Claim, claimed: list[Message]) -> Answer:
+    consumer = checked_consumer(given.get("consumer", request.peer))
+    claimed = await backend.run(Claim(name, 1, lease, wait, consumer))
     if (consumers := request.connection.service.consumers) is not None:
-        consumers.see(claim.queue, claim.consumer, len(claimed))
+        consumers.see(name, consumer, len(claimed))
     if not claimed:
         return Answer(204)
     message = claimed[0]
@@ -155,9 +139,10 @@ async def remove_message(backend: Served, request: Request) -> Answer:
 
 def ack_quickly(backend: Served, request: Request) -> bool:
     """DELETE /{queue}/messages/{id} with a receipt, without the cost of a coroutine; else False."""
-    if not isinstance(backend, LocalBackend) or not request.head.query:
+    operation = _removal(request)
+    if not isinstance(operation, Ack) or not isinstance(backend, LocalBackend):
         return False
-    return backend.begin(_removal(request), Asking(request, _settled))
+    return backend.settle(operation, Asking(request, _settled))
 
 
 def _removal(request: Request) -> Ack | Remove:

@@ -46,7 +46,7 @@ _PAGE = 8 << 20  # bytes of payloads at which a page of a listing ends
 _BYTES = b"Content-Type: application/octet-stream\r\n"
 _REMEMBERED, _SHORT = 1_024, 512  # requests of consumers that are remembered, and bytes of such a body
 
-_QUICK = frozenset({Claim, Ack, Fail, Release, Extend})  # operations that many requests ask for, one by one
+_SETTLING = frozenset({Ack, Fail, Release, Extend})
 
 _Methods = dict[bytes, Route]
 _BAD_CODE = re.compile(rb"%(?![0-9A-Fa-f]{2})[^/]{0,2}")
@@ -71,7 +71,7 @@ _QUEUE: _Methods = {
     b"DELETE": Route(mqcore.delete_queue, ADMIN),
 }
 _MESSAGES: _Methods = {
-    b"GET": Route(mqcore.fetch_message, CONSUME, polls=True, shortcut=mqcore.fetch_quickly),
+    b"GET": Route(mqcore.fetch_message, CONSUME, polls=True),
     b"POST": Route(mqcore.add_message, WRITE, _BODY, is_payload=True, shortcut=mqcore.add_plainly),
 }
 _MESSAGE: _Methods = {b"DELETE": Route(mqcore.remove_message, CONSUME, shortcut=mqcore.ack_quickly)}
@@ -118,20 +118,14 @@ def handler(kind: type[Operation[Any]]) -> Handler:
 
 
 def shortcut(kind: type[Operation[Any]]) -> Shortcut:
-    """What carries out requests for an operation without the cost of a coroutine, if that can be done at once."""
+    """What carries out requests to settle without the cost of a coroutine."""
     read = reader(kind)
 
     def begin(backend: Any, request: Request) -> bool:
         if not isinstance(backend, LocalBackend):
             return False
         operation = read(request)
-
-        def answer(result: Any) -> Answer:
-            if kind is Claim and (consumers := request.service.consumers) is not None:
-                consumers.see(operation.queue, operation.consumer, len(result))
-            return _answered(request, operation, result)
-
-        return backend.begin(operation, Asking(request, answer))
+        return backend.settle(operation, Asking(request, partial(_answered, request, operation)))
 
     return begin
 
@@ -304,7 +298,7 @@ def tree_of(routes: Mapping[str, Route], operations: Iterable[type[Operation[Any
         tree.add(call, route)
     for kind in operations:
         http = kind.http
-        quick = shortcut(kind) if kind in _QUICK else None
+        quick = shortcut(kind) if kind in _SETTLING else None
         route = Route(handler(kind), http.role, http.limit, polls=http.polls, lists=http.lists, shortcut=quick)
         tree.add(f"{http.method} {http.path}", route)
     return tree
