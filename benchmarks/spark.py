@@ -228,6 +228,43 @@ def _write_parquet(rows: "DataFrame", folder: Path) -> None:
     rows.write.options(**UNCOMPRESSED).parquet(str(folder / "parquet"))
 
 
+@functools.cache
+def _settled_store(scratch: Path) -> Path:
+    """A store whose messages are done or, some after a second attempt, failed; made once and removed at exit."""
+    folder = kept_folder("spark-", scratch)
+    with penstock.open(folder / "store", sync="never") as store:
+        queues = [store.create(f"queue-{number}", keep_done=None, max_attempts=2) for number in range(4)]
+        for number in range(MESSAGES // BATCH):
+            queue = queues[number % len(queues)]
+            queue.put_many(random_payloads(BATCH))
+            for failing in (BATCH // 50, BATCH // 100):
+                claimed = queue.claim(BATCH, consumer=f"worker-{number % 8}")
+                queue.ack(*claimed[failing:])
+                queue.fail(*claimed[:failing], reason="no luck", delay=0)
+    return folder / "store"
+
+
+def _job(name: str) -> Measure:
+    """Messages per second of a job; its first run does not count."""
+
+    def measure(folder: Path) -> float:
+        from penstock.spark import jobs
+
+        store = _settled_store(folder.parents[1])
+
+        def seconds(target: Path) -> float:
+            started = time.perf_counter()
+            getattr(jobs, name)(_session(), store, target)
+            return time.perf_counter() - started
+
+        if name not in _warmed:
+            seconds(folder / "first")
+            _warmed.add(name)
+        return MESSAGES / seconds(folder / "target")
+
+    return measure
+
+
 def _put_many(folder: Path) -> float:
     """Messages per second of one process that puts batches over HTTP, one after the other."""
     payloads = random_payloads(BATCH)
@@ -321,6 +358,15 @@ CELLS = [
         {"spark reads its files as binaryFile": 0.5},
     ),
     Cell("spark reads its files as binaryFile", SHARED, "messages/s", _files("folder"), "higher", of="peer"),
+    Cell(
+        "spark archives settled messages",
+        GROUP,
+        "messages/s",
+        _job("archive"),
+        "higher",
+        {"spark writes Parquet": None},
+    ),
+    Cell("spark reports on settled messages", GROUP, "messages/s", _job("report"), "higher"),
     Cell("spark reads 10 times the messages", GROUP, "x the time", _growth, "lower", target=11),
     Cell("spark reads a queue beside 1,000", GROUP, "x that alone", _crowd, "lower", target=2),
 ]

@@ -1,6 +1,8 @@
 """The rules of a queue, checked against a naive model of them on random histories."""
 
+import random
 from collections.abc import Callable
+from itertools import accumulate
 from typing import Any
 
 import pytest
@@ -36,6 +38,7 @@ from penstock.rules.records import (
     StreamDelete,
     StreamSettle,
 )
+from penstock.rules.rows import COLUMNS
 from penstock.rules.state import State
 from penstock.rules.streams import Run
 from tests.model import Model
@@ -627,3 +630,37 @@ def test_messages_that_come_late_under_a_lower_number_take_their_place(
     assert (claim.seqs if claim else []) == expected
     assert ledger.ack([(number, 7) for number in expected], 3)[1] == []
     assert ledger.state.size() == 0
+
+
+@pytest.mark.parametrize("gap", [1, 2, 7, 200, 3000])
+def test_many_messages_with_numbers_of_their_own_are_let_in_as_one_by_one(gap: int) -> None:
+    chance = random.Random(gap)
+    together, alone = (Ledger("jobs", Settings(), first=chance.randrange(1, 3)) for _ in range(2))
+    alone.state.rows.skip_to(together.state.next_seq)
+    now = 1_000
+    for _ in range(5):
+        numbers = [1 + chance.randrange(gap) for _ in range(chance.randrange(50, 900))]
+        seqs = list(accumulate(numbers, initial=together.state.next_seq))
+        priority = [chance.choice((0, 0, 0, 3)) for _ in seqs]
+        visible_at = [now + chance.choice((0, 0, 0, 50)) for _ in seqs]
+        expires_at = [chance.choice((0, 0, now + 70)) for _ in seqs]
+        sizes = [chance.randrange(100) for _ in seqs]
+        together.admit_many(seqs, priority, visible_at, expires_at, sizes, [1] * len(seqs), now)
+        for seq, *row in zip(seqs, priority, visible_at, expires_at, sizes, strict=True):
+            alone.admit(seq, row[0], row[1], row[2], row[3], now)
+            alone.state.rows.place(seq, (0,), (row[3],), (1,))
+        now += 30
+        for ledger in together, alone:
+            claim = ledger.claim(len(seqs) // 3 + 1, 10, "someone", 7, now)
+            assert claim is not None
+            ledger.ack([(seq, 7) for seq in claim.seqs[::2]], now)
+    assert together.state.counts() == alone.state.counts()
+    assert together.state.rows.stored == alone.state.rows.stored
+    found = [list(ledger.state.rows.with_state(None)) for ledger in (together, alone)]
+    assert found[0] == found[1]
+    for seq in found[0]:
+        rows = [ledger.state.rows.locate(seq) for ledger in (together, alone)]
+        values = [{name: getattr(page, name)[at] for name in ("state", *COLUMNS)} for page, at in rows]
+        assert values[0] == values[1]
+    claims = [ledger.claim(len(found[0]), 10, "someone", 8, now + 100) for ledger in (together, alone)]
+    assert claims[0] == claims[1]

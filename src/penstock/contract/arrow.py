@@ -31,6 +31,17 @@ MESSAGES = pa.schema(
         "group": pa.string(),
     }
 )
+ATTEMPT = pa.struct(
+    {
+        "attempt": pa.int32(),
+        "consumer": pa.string(),
+        "claimed_at": TIME,
+        "ended_at": TIME,
+        "outcome": pa.string(),
+        "reason": pa.string(),
+    }
+)
+HISTORY = pa.field("history", pa.list_(pa.field("element", ATTEMPT)))  # the attempts at a message, oldest first
 _ROWS, _BYTES = 10_000, 12 << 20  # of a batch
 
 

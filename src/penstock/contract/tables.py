@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol, TypeVar
 
 from penstock.contract.message import STATES
 
@@ -141,6 +141,8 @@ class Router(Protocol):
 
 class Tables:
     """The tables of one kind of store. Files stay pinned while the process `owner` lives."""
+
+    has_history: ClassVar[bool] = False  # the table of messages has the column `history` if a schema names it
 
     def parts(self, read: Read, schema: Any, owner: int) -> Sequence[Part]:
         """The parts of a table, from a snapshot of the store."""

@@ -16,10 +16,12 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from penstock.contract.arrow import TIME
+from penstock.contract.arrow import ATTEMPT, HISTORY, TIME, column_of
 from penstock.contract.message import LATEST, STATES, Attempt
 from penstock.contract.settings import Settings
+from penstock.rules.recent import History
 from penstock.rules.rows import DONE, FAILED, IN_FLIGHT, Page
+from penstock.rules.state import State
 
 Column = Any  # of numpy
 BODY = frozenset(("payload", "headers", "created_at", "received_at"))  # columns that are not in a queue's index
@@ -43,6 +45,7 @@ SOURCES: Mapping[str, tuple[str, ...]] = {
     "settled_at": ("ends_at", "state"),
     "reason": ("reason",),
     "group": ("group",),
+    "history": ("past", "state", "attempts", "consumer", "claimed_at", "ends_at"),
 }
 _STATES = pa.array([None, *STATES], pa.string())
 _TEXTS = ("consumer", "reason", "group")  # columns that are no numbers
@@ -59,7 +62,11 @@ def sources_of(columns: Iterable[str]) -> list[str]:
 
 
 def rows_of(
-    pages: Sequence[tuple[int, Page]], queue: int, wanted: Iterable[str], states: Sequence[str] = STATES
+    pages: Sequence[tuple[int, Page]],
+    queue: int,
+    wanted: Iterable[str],
+    states: Sequence[str] = STATES,
+    history: History | None = None,
 ) -> pa.RecordBatch:
     """The rows of a queue as Arrow columns, ordered by the places of their bodies if those are wanted."""
     wanted = list(wanted)
@@ -78,7 +85,10 @@ def rows_of(
         if name in _TEXTS:
             columns[name] = _texts(pages, name, order)
             continue
-        values = place if name == "place" else _column(name, pages, state, queue)
+        values = place if name == "place" else _column("seq" if name == "past" else name, pages, state, queue)
+        if name == "past":
+            columns[name] = _past(values if order is None else values[order], history)
+            continue
         columns[name] = pa.array(values if order is None else values[order])
     return pa.record_batch(columns)
 
@@ -134,6 +144,26 @@ def _texts(pages: Sequence[tuple[int, Page]], name: str, order: Column) -> pa.Ar
     return texts if order is None else texts.take(pa.array(order))
 
 
+def _past(seqs: Column, history: History | None) -> pa.Array:
+    """The attempts of each message that are in the history."""
+    counts = np.zeros(len(seqs) + 1, np.int32)
+    ended: list[Attempt] = []
+    if history is not None and (known := history.dump()):
+        for at in np.flatnonzero(np.isin(seqs, list(known))).tolist():
+            attempts = history.of(int(seqs[at]))
+            counts[at + 1] = len(attempts)
+            ended += attempts
+    offsets = pa.array(np.cumsum(counts, dtype=np.int32))
+    return pa.ListArray.from_arrays(offsets, _attempts(ended), type=HISTORY.type)
+
+
+def _attempts(ended: Sequence[Attempt]) -> pa.Array:
+    columns = dict(zip(Attempt._fields, zip(*ended, strict=True), strict=True)) if ended else {}
+    return pa.StructArray.from_arrays(
+        [column_of(columns.get(field.name, ()), field.type) for field in ATTEMPT], fields=list(ATTEMPT)
+    )
+
+
 def _text(known: list[str | None], count: int) -> pa.Array:
     return pa.array(known + [None] * (count - len(known)), pa.string())
 
@@ -143,7 +173,8 @@ def _text(known: list[str | None], count: int) -> pa.Array:
 
 def joined(batches: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
     """Several batches as one."""
-    return batches[0] if len(batches) == 1 else pa.Table.from_batches(batches).combine_chunks().to_batches()[0]
+    some = [each for each in batches if len(each)] or batches[:1]  # a table of empty ones has no batches
+    return some[0] if len(some) == 1 else pa.Table.from_batches(some).combine_chunks().to_batches()[0]
 
 
 def parts_of(
@@ -211,6 +242,8 @@ def shown(name: str, rows: pa.RecordBatch, queues: pa.Array) -> pa.Array:
     if name == "expires_at":
         expires_at = _numpy(rows["expires_at"])
         return times(expires_at, expires_at == 0)
+    if name == "history":
+        return _history(rows)
     if name == "receipt":
         return pa.nulls(len(rows), pa.string())
     if name in ("reason", "group"):
@@ -225,6 +258,35 @@ def shown(name: str, rows: pa.RecordBatch, queues: pa.Array) -> pa.Array:
     return times(ends_at, ~applies | (ends_at == 0))  # a stream's lease has no end
 
 
+def _history(rows: pa.RecordBatch) -> pa.Array:
+    """All attempts of each message: those of the past, and that of a message in flight or done."""
+    state, past = _numpy(rows["state"]), rows["past"]
+    latest = np.isin(state, (IN_FLIGHT, DONE))
+    ends = np.cumsum(_numpy(past.value_lengths()) + latest)
+    before = past.flatten()
+    order = np.zeros(int(ends[-1]) if len(ends) else 0, np.int64)
+    order[ends[latest] - 1] = 1
+    is_latest = order == 1
+    order[is_latest] = len(before) + np.flatnonzero(latest)
+    order[~is_latest] = np.arange(len(before))
+    values = pa.concat_arrays([before, _latest(rows)]).take(pa.array(order))
+    return pa.ListArray.from_arrays(pa.array(np.append(0, ends).astype(np.int32)), values, type=HISTORY.type)
+
+
+def _latest(rows: pa.RecordBatch) -> pa.Array:
+    """The attempt of each message in flight or done; it has not come back to its queue since."""
+    done = _numpy(rows["state"]) == DONE
+    columns = [
+        pc.cast(rows["attempts"], pa.int32()),
+        rows["consumer"],
+        times(_numpy(rows["claimed_at"])),
+        times(_numpy(rows["ends_at"]), ~done),
+        pc.if_else(pa.array(done), pa.scalar("acked"), pa.scalar(None, pa.string())),
+        pa.nulls(len(rows), pa.string()),
+    ]
+    return pa.StructArray.from_arrays(columns, fields=list(ATTEMPT))
+
+
 def times(milliseconds: Column, missing: Column | None = None) -> pa.Array:
     """Times in microseconds, at most the end of the year 9999: Spark knows no later ones."""
     return pa.array(np.minimum(milliseconds, LATEST) * 1000, mask=missing).view(TIME)
@@ -232,6 +294,16 @@ def times(milliseconds: Column, missing: Column | None = None) -> pa.Array:
 
 def _numpy(column: pa.Array) -> Column:
     return column.to_numpy(zero_copy_only=False)
+
+
+def attempts_of(queue: str, state: State, schema: pa.Schema) -> pa.RecordBatch:
+    """A queue's rows in the table of attempts."""
+    rows = rows_of(state.pages(), 0, ("seq", *SOURCES["history"]), history=state.history)
+    history = _history(rows)
+    attempts, seqs = history.flatten(), rows["seq"].take(pc.list_parent_indices(history))
+    columns = {"queue": pa.repeat(pa.scalar(queue), len(seqs)), "id": pc.cast(seqs, pa.string())}
+    columns |= {field.name: attempts.field(field.name) for field in ATTEMPT}
+    return pa.RecordBatch.from_arrays([columns[name] for name in schema.names], schema=schema)
 
 
 # Rows that come one by one

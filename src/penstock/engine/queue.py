@@ -105,6 +105,10 @@ class LiveQueue:
         """How many consumers are waiting."""
         return len(self._line)
 
+    def may_give(self) -> bool:
+        """Whether a consumer may get a message at once, as far as the last look can tell."""
+        return self._state.available() > 0 and not self._line
+
     # One step at a time
 
     def decide(self, operation: Operation[Any]) -> tuple[Any, int]:
@@ -149,10 +153,11 @@ class LiveQueue:
         """Write the record of a change that the ledger has made."""
         try:
             self._storage.write(record, entries)
-            if isinstance(record, records.StreamRecord):
+            kind = type(record)
+            if kind in EVENTS:
+                self._written[kind] += len(record.seqs)  # type: ignore[union-attr]
+            elif kind is not records.Put:
                 self._count(record)
-            elif not isinstance(record, records.Put | records.Restore | records.Update):
-                self._written[type(record)] += len(record.seqs)
         except PenstockError as error:  # no refusal: the ledger has changed already
             self._break(error)
             raise
@@ -195,7 +200,7 @@ class LiveQueue:
         self._storage.refuse(broken)
         self.stop(broken)
 
-    def _count(self, record: records.StreamRecord) -> None:
+    def _count(self, record: records.Record) -> None:
         """Count a stream's claims and settlements as a consumer's."""
         if isinstance(record, records.StreamClaim):
             self._written[records.Claim] += len(record.seqs)

@@ -4,7 +4,7 @@ Most filters require that a header or field equals a literal. A dict finds those
 and only they are evaluated. The few other filters are evaluated for every message.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Generic, TypeAlias, TypeVar
 
 from penstock.filters import Filter
@@ -74,6 +74,44 @@ class Dispatcher(Generic[Target]):
             else:
                 by = self._by_field if isinstance(where, Field) else self._by_integer
                 by.setdefault(where.name, {}).setdefault(value, []).append(number)
+
+    # For many messages at once: log_tables.py of slate stores asks for each distinct value of a column
+
+    @property
+    def targets(self) -> Sequence[Target]:
+        """All targets; a target's number is its place among them."""
+        return self._targets
+
+    @property
+    def filters(self) -> Sequence[Filter | None]:
+        """Each target's filter that has yet to be evaluated; None: a value that asks for the target is enough."""
+        return self._filters
+
+    @property
+    def always(self) -> Sequence[int]:
+        """The targets that no value asks for: their filters are evaluated for every message."""
+        return self._always
+
+    @property
+    def headers(self) -> set[str]:
+        """The headers whose values ask for targets."""
+        return {*self._by_text, *self._by_integer}
+
+    @property
+    def fields(self) -> set[str]:
+        """The fields whose values ask for targets."""
+        return set(self._by_field)
+
+    def asked_by_header(self, name: str, text: str) -> list[int]:
+        """The targets that a header's text asks for."""
+        found = self._by_text.get(name, {}).get(text, [])
+        numbers = self._by_integer.get(name)
+        number = integer(text) if numbers else None
+        return found if not numbers or number is None else [*found, *numbers.get(number, ())]
+
+    def asked_by_field(self, name: str, value: int) -> list[int]:
+        """The targets that a field's value asks for."""
+        return self._by_field.get(name, {}).get(value, [])
 
     def matching(self, subject: Subject) -> list[Target]:
         """The targets whose filters match, in the order in which they were given."""

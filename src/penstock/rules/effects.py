@@ -49,26 +49,11 @@ def put(state: "State", record: Put) -> None:
         state.rows.skip_to(record.first)
     groups = [name if name is None else intern(name) for name in record.groups]  # one text for all its messages
     state.rows.append(states, record.priority, record.visible_at, record.expires_at, groups)
-    state.by_state[AVAILABLE] += states.count(AVAILABLE)
-    state.by_state[DELAYED] += states.count(DELAYED)
     if groups:
         _arrive_in_groups(state, seqs, states, record.priority, groups)
-    elif not delayed and min(record.priority) == max(record.priority):
-        state.ready.arrive(seqs, record.priority[0])
     else:
-        lanes: dict[int, list[int]] = {}
-        for seq, priority, entered in zip(seqs, record.priority, states, strict=True):
-            if entered == AVAILABLE:
-                lanes.setdefault(priority, []).append(seq)
-        for priority, arrived in lanes.items():
-            state.ready.arrive(arrived, priority)
-    if delayed or any(record.expires_at):
-        for seq, visible_at, expires_at in zip(seqs, record.visible_at, record.expires_at, strict=True):
-            if expires_at:  # stays in the heap for the whole life of the message
-                state.deadlines.add(expires_at, seq)
-                state.expiring += 1
-            if record.at < visible_at < (expires_at or NEVER):
-                state.deadlines.add(visible_at, seq)
+        _arrive(state, seqs, states, record.priority)
+    _add_deadlines(state, seqs, record.visible_at, record.expires_at, record.at)
     for key, seq in record.keys.items():
         state.keys.add(key, seq, record.at)
 
@@ -76,12 +61,60 @@ def put(state: "State", record: Put) -> None:
 def _arrive_in_groups(
     state: "State", seqs: range, states: bytes, priorities: Sequence[int], groups: Sequence[str | None]
 ) -> None:
+    state.by_state[AVAILABLE] += states.count(AVAILABLE)
+    state.by_state[DELAYED] += states.count(DELAYED)
     lanes: dict[int, list[int]] = {}
     for seq, priority, entered, group in zip(seqs, priorities, states, groups, strict=True):
         if entered == AVAILABLE if group is None else state.groups.join(group, seq, entered):
             lanes.setdefault(priority, []).append(seq)
     for priority, arrived in lanes.items():
         state.ready.arrive(arrived, priority)
+
+
+def admit(
+    state: "State",
+    seqs: Sequence[int],
+    priority: Sequence[int],
+    visible_at: Sequence[int],
+    expires_at: Sequence[int],
+    sizes: Sequence[int],
+    crcs: Sequence[int],
+    now: int,
+) -> None:
+    """Add messages that have ascending numbers already, above all others."""
+    states = bytes(DELAYED if at > now else AVAILABLE for at in visible_at)
+    state.arrived += len(seqs)
+    state.rows.append_spread(seqs, states, priority, visible_at, expires_at, sizes, crcs)
+    _arrive(state, seqs, states, priority)
+    _add_deadlines(state, seqs, visible_at, expires_at, now)
+
+
+def _arrive(state: "State", seqs: Sequence[int], states: bytes, priorities: Sequence[int]) -> None:
+    """Count new messages without groups, and line up those that are available."""
+    state.by_state[AVAILABLE] += states.count(AVAILABLE)
+    state.by_state[DELAYED] += states.count(DELAYED)
+    if DELAYED not in states and min(priorities) == max(priorities):
+        state.ready.arrive(seqs, priorities[0])
+        return
+    lanes: dict[int, list[int]] = {}
+    for seq, priority, entered in zip(seqs, priorities, states, strict=True):
+        if entered == AVAILABLE:
+            lanes.setdefault(priority, []).append(seq)
+    for priority, arrived in lanes.items():
+        state.ready.arrive(arrived, priority)
+
+
+def _add_deadlines(
+    state: "State", seqs: Sequence[int], visible_at: Sequence[int], expires_at: Sequence[int], now: int
+) -> None:
+    if max(visible_at) <= now and not any(expires_at):
+        return
+    for seq, visible, expires in zip(seqs, visible_at, expires_at, strict=True):
+        if expires:  # stays in the heap for the whole life of the message
+            state.deadlines.add(expires, seq)
+            state.expiring += 1
+        if now < visible < (expires or NEVER):
+            state.deadlines.add(visible, seq)
 
 
 def put_one(state: "State", record: Put) -> None:
@@ -151,9 +184,12 @@ def claim(state: "State", record: Claim) -> None:
                 for group in filter(None, page.groups[start:end]):
                     state.groups.take(group)
     if lease_until:  # 0: held by a stream, without an end
-        state.deadlines.add_many(lease_until, seqs)
-    state.by_state[AVAILABLE] -= len(record.seqs)
-    state.by_state[IN_FLIGHT] += len(record.seqs)
+        if len(seqs) == 1:
+            state.deadlines.add(lease_until, seqs[0])
+        else:
+            state.deadlines.add_many(lease_until, seqs)
+    state.by_state[AVAILABLE] -= len(seqs)
+    state.by_state[IN_FLIGHT] += len(seqs)
     state.tidy()
 
 
@@ -172,13 +208,14 @@ def pop(state: "State", record: Pop) -> None:
 
 def ack(state: "State", record: Ack) -> None:
     """Messages are done."""
-    runs = state.rows.runs(record.seqs) if state.settings.keep_done == 0 else None
+    seqs = record.seqs
+    runs = state.rows.runs(seqs) if len(seqs) >= MANY and state.settings.keep_done == 0 else None
     if runs is not None:
         nonces: list[int] = []
         for page, start, end in runs:
             nonces.extend(page.for_claims(end - 1).nonce[start:end])
-        state.drop_runs(record.seqs, runs)
-        state.receipts.add(record.seqs, nonces, ACKED, record.at)
+        state.drop_runs(seqs, runs)
+        state.receipts.add(seqs, nonces, ACKED, record.at)
         state.tidy()
         return
     _settle(state, record, ACKED, lambda seq, page, at: state.finish(seq, page, at, record.at))

@@ -28,7 +28,7 @@ from penstock.rules.records import (
     Taken,
     Update,
 )
-from penstock.rules.rows import FAILED, IN_FLIGHT
+from penstock.rules.rows import FAILED, IN_FLIGHT, MANY
 from penstock.rules.state import State
 from penstock.system.clock import at_least_one
 
@@ -132,6 +132,23 @@ class Ledger:
         record = Put(now, seq, (priority,), (visible_at,), (expires_at,), {}, () if group is None else (group,))
         effects.put_one(self.state, record)
         return record
+
+    def admit_many(
+        self,
+        seqs: Sequence[int],
+        priority: Sequence[int],
+        visible_at: Sequence[int],
+        expires_at: Sequence[int],
+        sizes: Sequence[int],
+        crcs: Sequence[int],
+        now: int,
+    ) -> None:
+        """Add messages that have ascending numbers already, above all others; all or none."""
+        self.state.advance(now)
+        for each in min(priority), max(priority):
+            self.check_values(max(sizes), each)
+        self.check_room(len(seqs))
+        effects.admit(self.state, seqs, priority, visible_at, expires_at, sizes, crcs, now)
 
     def take_over(
         self,
@@ -351,7 +368,7 @@ class Ledger:
         """The messages that the receipts hold, and the lost receipts: no message, and no repeat of `outcome`."""
         self.state.advance(now)
         receipts = list(receipts)
-        if self._all_held(receipts):
+        if len(receipts) >= MANY and self._all_held(receipts):
             return [seq for seq, _ in receipts], []
         held: dict[int, None] = {}  # a receipt may be named twice
         lost = []
@@ -365,7 +382,7 @@ class Ledger:
 
     def _all_held(self, receipts: list[Receipt]) -> bool:
         """Whether these are receipts of one claim of many neighbouring messages, all still held."""
-        runs = self.state.rows.runs([seq for seq, _ in receipts]) if receipts else None
+        runs = self.state.rows.runs([seq for seq, _ in receipts])
         if runs is None:
             return False
         nonce = receipts[0][1]

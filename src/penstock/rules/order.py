@@ -12,7 +12,9 @@ the message, or when stale entries are the majority and are swept out.
 import heapq
 from array import array
 from bisect import bisect_left, insort
-from collections.abc import Callable, Iterable, Iterator
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import islice
 
 _MAX_LANES = 256
 SEQ_BITS = 64
@@ -24,22 +26,41 @@ SLACK = 1024  # stale entries that are never worth a rebuild
 class _Lane:
     """The messages of one priority in the order of their arrival."""
 
-    __slots__ = ("head", "seqs")
+    __slots__ = ("head", "later", "seqs")
 
     def __init__(self) -> None:
         self.seqs = array("q")
         self.head = 0
+        self.later: deque[range] = deque()  # follow those in the array, into which they come when they are needed
+
+    def gather(self, most: int | None = None) -> None:
+        """Bring all messages into the array, or enough to take so many."""
+        while self.later and (most is None or len(self.seqs) - self.head < most):
+            self.seqs.extend(self.later.popleft())
 
     def take(self, n: int, below: int | None) -> list[int]:
+        if self.later:
+            self.gather(n)
         end = min(self.head + n, len(self.seqs))
         if below is not None:
             end = bisect_left(self.seqs, below, self.head, end)
         taken = self.seqs[self.head : end].tolist()
-        self.head = end
-        if self.head > SLACK and self.head * 2 > len(self.seqs):
-            del self.seqs[: self.head]
-            self.head = 0
+        self._go_on(end)
         return taken
+
+    def next(self) -> int:
+        """Take out the first message."""
+        if self.later:
+            self.gather(1)
+        seq = self.seqs[self.head]
+        self._go_on(self.head + 1)
+        return seq
+
+    def _go_on(self, head: int) -> None:
+        self.head = head
+        if head > SLACK and head * 2 > len(self.seqs):
+            del self.seqs[:head]
+            self.head = 0
 
 
 class Ready:
@@ -53,7 +74,7 @@ class Ready:
         self._withdrawn: set[int] = set()  # messages whose entries do not count
         self.entries = 0  # without those of withdrawn messages
 
-    def arrive(self, seqs: range | list[int] | tuple[int, ...], priority: int) -> None:
+    def arrive(self, seqs: Sequence[int], priority: int) -> None:
         """Add messages of one priority, later than any that arrived before."""
         lane = self._lanes.get(priority)
         if lane is None:
@@ -63,7 +84,12 @@ class Ready:
                 return
             lane = self._lanes[priority] = _Lane()
             insort(self._priorities, priority)
-        lane.seqs.extend(seqs)
+        if isinstance(seqs, range):
+            lane.later.append(seqs)
+        else:
+            if lane.later:
+                lane.gather()
+            lane.seqs.extend(seqs)
         self.entries += len(seqs)
 
     def come_back(self, seq: int, priority: int) -> None:
@@ -86,14 +112,36 @@ class Ready:
 
     def take(self, n: int, available: int) -> list[int]:
         """Take out up to n next messages; `available` is how many there are."""
+        lane = self._first_lane(available)
+        if lane is not None and n == 1:  # nearly all claims
+            taken = [lane.next()]
+            self.entries -= 1
+            if lane.head == len(lane.seqs) and not lane.later:
+                del self._lanes[self._priorities.pop(0)]
+            return taken
         clean = self.entries == available  # no stale entries
-        taken: list[int] = []
+        taken = []
         while len(taken) < n and self.entries:
             run = self._next_run(n - len(taken))
             if self._withdrawn:
                 run = self._without_withdrawn(run)
             taken += run if clean else filter(self._is_available, run)
         return taken
+
+    def peek(self, n: int, available: int) -> list[int]:
+        """Up to n next messages, without taking them out; `available` is how many there are."""
+        lane = self._first_lane(available)
+        if lane is not None:
+            lane.gather(n)
+            if lane.head + n <= len(lane.seqs):
+                return lane.seqs[lane.head : lane.head + n].tolist()
+        return list(islice(self, n))
+
+    def _first_lane(self, available: int) -> _Lane | None:
+        """The lane with the next messages, if all its entries count and no stray comes between."""
+        if self.entries != available or not available or self._strays or self._withdrawn:
+            return None
+        return self._lanes[self._priorities[0]]
 
     def _without_withdrawn(self, run: list[int]) -> list[int]:
         """The entries that count, of entries that were taken out."""
@@ -121,7 +169,7 @@ class Ready:
             lane = self._lanes[first]
             same = stray is not None and stray >> SEQ_BITS == first
             run = lane.take(n, stray & _SEQ_MASK if same and stray is not None else None)
-            if lane.head == len(lane.seqs):
+            if lane.head == len(lane.seqs) and not lane.later:
                 del self._lanes[first], self._priorities[0]
             if not run:  # the stray comes before the lane's first
                 run = [heapq.heappop(self._strays) & _SEQ_MASK]
@@ -134,6 +182,7 @@ class Ready:
         heapq.heapify(self._strays)
         self.entries = len(self._strays)
         for priority, lane in list(self._lanes.items()):
+            lane.gather()
             lane.seqs = array("q", filter(self._stands, lane.seqs[lane.head :]))
             lane.head = 0
             self.entries += len(lane.seqs)
@@ -145,6 +194,7 @@ class Ready:
     def _lane_keys(self) -> Iterator[int]:
         for priority in self._priorities:
             lane = self._lanes[priority]
+            lane.gather()
             for at in range(lane.head, len(lane.seqs)):
                 yield (priority << SEQ_BITS) | lane.seqs[at]
 

@@ -12,6 +12,7 @@ of groups comes with the first message of a group: 8 bytes more.
 """
 
 from array import array
+from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from typing import Any, TypeAlias
 
@@ -212,6 +213,11 @@ class Page:
         return range(PAGE) if self.positions is None else list(self.positions)
 
 
+def is_constant(column: "array[int]") -> bool:
+    """Whether all values of a column, which is not empty, are equal; ten times as fast as count()."""
+    return column.tobytes() == column[:1].tobytes() * len(column)
+
+
 def positions_in(states: bytearray, state: int | None) -> Iterator[int]:
     """Positions with that state; None: of all rows."""
     if state is None:
@@ -317,6 +323,63 @@ class Rows:
             if position + count == _SIZE:
                 self._tidy(number, page)
 
+    def append_spread(
+        self,
+        seqs: Sequence[int],
+        states: bytes,
+        priority: Sequence[int],
+        visible_at: Sequence[int],
+        expires_at: Sequence[int],
+        sizes: Sequence[int],
+        crcs: Sequence[int],
+    ) -> None:
+        """Add rows under ascending numbers from the next on, with gaps, and with the sizes of their bodies."""
+        self.stored += sum(sizes)
+        start = 0
+        while start < len(seqs):
+            number, position = seqs[start] >> _BITS, seqs[start] & _MASK
+            end = bisect_left(seqs, (number + 1) << _BITS, start)
+            self.skip_to(seqs[start])
+            if end == start + 1 and number not in self._pages and _GAP <= position < _MASK:
+                self._pages[number] = (
+                    position, states[start], priority[start], visible_at[start], expires_at[start], 0,
+                    sizes[start], crcs[start],
+                )  # fmt: skip
+            else:
+                taken = slice(start, end)
+                self._extend(
+                    number, [seq & _MASK for seq in seqs[taken]], states[taken], priority[taken],
+                    visible_at[taken], expires_at[taken], sizes[taken], crcs[taken],
+                )  # fmt: skip
+            self.next_seq = seqs[end - 1] + 1
+            start = end
+        page = self._pages.get(seqs[-1] >> _BITS) if seqs else None
+        if isinstance(page, Page):
+            self._tidy(seqs[-1] >> _BITS, page)
+
+    def _extend(self, number: int, keys: list[int], states: bytes, *columns: Sequence[int]) -> None:
+        """Add rows at the end of a page; priority, visible_at, expires_at, size and crc of each."""
+        page, count = self.page(number), len(keys)
+        if page is None:
+            page = self._pages[number] = Page(sparse=True)
+        if page.positions is not None and len(page.state) + count > _FEW:
+            page = self._expand(number, page)
+        start = len(page.state)
+        if page.positions is not None:
+            page.positions.update(zip(keys, range(start, start + count), strict=True))
+            keys = list(range(start, start + count))
+        fill(page, keys[-1] + 1 - start)
+        for name, values in zip(("priority", "visible_at", "expires_at", "size", "crc"), columns, strict=True):
+            column = getattr(page, name)
+            if keys[-1] + 1 - start == count:
+                column[start:] = array(column.typecode, values)
+            else:
+                for key, value in zip(keys, values, strict=True):
+                    column[key] = value
+        for key, state in zip(keys, states, strict=True):
+            page.state[key] = state
+        page.live += count
+
     def _expand(self, number: int, page: Page) -> Page:
         """Make a sparse page dense, up to the next position if it is still being filled."""
         page = self._pages[number] = page.expanded()
@@ -357,7 +420,7 @@ class Rows:
     def adopt(self, first: int, page: Page) -> None:
         """Add the rows of a page whose first position has the number `first`; all are later than present rows."""
         self.skip_to(max(first, self.next_seq))
-        self.stored += sum(page.size)
+        self.stored += page.size[0] * len(page.size) if is_constant(page.size) else sum(page.size)
         known = self.page(first >> _BITS)
         if known is not None:
             later, page = page.expanded(), known.expanded()

@@ -34,7 +34,7 @@ from penstock.rules.records import (
     Taken,
     Update,
 )
-from penstock.rules.rows import AVAILABLE, DELAYED, DONE, FAILED, GONE, IN_FLIGHT, PAGE, Page, Rows
+from penstock.rules.rows import AVAILABLE, DELAYED, DONE, FAILED, GONE, IN_FLIGHT, PAGE, Page, Rows, is_constant
 from penstock.rules.streams import Streams, StreamsSnapshot
 from penstock.system.clock import at_least_one
 
@@ -125,7 +125,7 @@ class State:
 
     def peek(self, n: int) -> list[int]:
         """The messages that a claim would give next."""
-        return list(islice(self.ready, n))
+        return self.ready.peek(n, self.available())
 
     def listed(self, state: str | None, first: int, n: int) -> list[int]:
         """Up to n messages in that state (None: in any) by ascending number, from number `first` on."""
@@ -148,11 +148,6 @@ class State:
     def ended_attempts(self, seq: int) -> bytes:
         """The attempts at a message that have ended, packed."""
         return self.history.packed(seq)
-
-    def attempted(self) -> list[int]:
-        """The messages that have attempts."""
-        seqs = {*self.history.dump(), *self.rows.with_state(IN_FLIGHT), *self.rows.with_state(DONE)}
-        return sorted(seqs)
 
     def parts(self, n: int) -> list[int]:
         total, seen = self.size(), 0
@@ -258,9 +253,10 @@ class State:
         """Restore a page of a snapshot. Pages come in order, before any record."""
         lanes: dict[int, list[int]] = {}
         keys = page.keys()
-        plain = page.positions is None and page.claims is None and page.groups is None and not any(page.expires_at)
+        plain = page.positions is None and page.claims is None and page.groups is None
+        plain = plain and page.expires_at[0] == 0 and is_constant(page.expires_at)
         plain = plain and page.state.count(AVAILABLE) == len(page.state)
-        if plain and page.priority.count(page.priority[0]) == len(page.state):
+        if plain and is_constant(page.priority):
             self.by_state[AVAILABLE] += len(page.state)
             self.ready.arrive(range(first, first + len(page.state)), page.priority[0])
             self.rows.adopt(first, page)

@@ -39,7 +39,7 @@ class DefaultSource(DataSource):
     A DataFrame is a snapshot of the store when Spark planned the query, and keeps its files until Spark ends.
     Reads through a server, and of text and folder stores, are no snapshot: rows may be of different moments. With
     .schema("id string, state string") only these columns are read, and no message bodies unless a column needs
-    them.
+    them. Of journal and slate stores a schema may also name `history`, the attempts at each message as an array.
     """
 
     @classmethod
@@ -66,7 +66,7 @@ class DefaultSource(DataSource):
         with in_one_line():
             options = parse(self._given)
             check_exists(options.store)
-            check_schema(options.table, schema)
+            check_schema(options.table, schema, kind_of(options.store).tables(options.store).has_history)
         return Reader(options, schema)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's name

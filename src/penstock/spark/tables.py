@@ -9,6 +9,7 @@ from inspect import signature
 from itertools import pairwise
 from typing import Any
 
+import pyarrow as pa
 from pyspark.sql.datasource import InputPartition
 from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 from pyspark.sql.types import (
@@ -27,7 +28,7 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from penstock.contract.arrow import MESSAGES
+from penstock.contract import arrow
 from penstock.contract.message import STATES
 from penstock.contract.settings import Settings
 from penstock.contract.tables import Part
@@ -60,7 +61,7 @@ def _table(**columns: DataType) -> StructType:
 
 
 TABLES = {
-    "messages": from_arrow_schema(MESSAGES),
+    "messages": from_arrow_schema(arrow.MESSAGES),
     "queues": _table(
         name=_TEXT,
         **{each.name: _SETTINGS[each.name] for each in fields(Settings)},
@@ -91,6 +92,7 @@ TABLES = {
         retention=DoubleType(),  # as given by the producer: 0 for ever, NULL for the setting of each queue
     ),
 }
+(HISTORY,) = from_arrow_schema(pa.schema([arrow.HISTORY]))
 _BODY = {"payload", "headers", "created_at", "received_at"}
 _NEVER_NULL = {
     "messages": _BODY | {"id", "queue", "priority", "visible_at", "attempts", "state"},
@@ -127,9 +129,11 @@ def schema_of(table: str, payload: bool = True) -> StructType:
     return StructType([each for each in TABLES[table] if payload or each.name != "payload"])
 
 
-def check_schema(table: str, schema: StructType) -> None:
+def check_schema(table: str, schema: StructType, has_history: bool = False) -> None:
     """InvalidArgument if the table lacks a column, or has it with another type."""
     known = {each.name: each.dataType for each in TABLES[table]}
+    if has_history and table == "messages":
+        known[HISTORY.name] = HISTORY.dataType
     for column in schema:
         if column.name not in known:
             raise InvalidArgument(

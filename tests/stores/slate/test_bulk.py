@@ -1,11 +1,18 @@
 """Routing in bulk: the owner of a slate store delivers matches that Spark tasks have found."""
 
+import os
+import random
+from array import array
 from collections.abc import Sequence
+from contextlib import closing
 from pathlib import Path
+
+import pyarrow as pa
 
 import penstock
 from penstock.contract.store import Store
 from penstock.stores.slate import routing
+from penstock.stores.slate.log_tables import MATCHED, LogFollower, matches_in
 from penstock.stores.slate.routing import Matches, Wanted, subject_of, wanted_of
 from penstock.stores.slate.store import SlateBackend, open_slate
 
@@ -28,7 +35,42 @@ def matches_of(backend: SlateBackend, start: int, end: int) -> Matches:
             for queue, subscriber in backend._router._subscribers.items():
                 if subscriber.wanted.matches(subject_of(published)):
                     wanted.setdefault(queue, []).append(wanted_of(published))
-    return routing.decode_matches(routing.encode_matches(Matches(start, end, wanted)))
+    by_columns = {queue: [array("q", each) for each in zip(*rows, strict=True)] for queue, rows in wanted.items()}
+    return routing.decode_matches(routing.encode_matches(Matches(start, end, by_columns)))
+
+
+def test_tasks_find_by_columns_what_the_router_finds_message_by_message(tmp_path: Path) -> None:
+    filters = [
+        "topic = 'a'", "topic IN ('a', 'b') AND n > 2", "n = 3", "n = 3 OR topic = 'b'", "priority = 2",
+        "size = 5", "topic LIKE '%b%'", "topic IS NULL", "NOT (n < 4)", "note = 'h7'",
+    ]  # fmt: skip
+    chance = random.Random(1)
+    store, backend = opened(tmp_path)
+    with store:
+        for number, text in enumerate(filters):
+            store.create(f"queue-{number}", filter=text)
+        store.create("direct").put(b"no match of this")
+        for _ in range(200):
+            headers = {
+                name: chance.choice(("a", "b", "3", "+03", "7"))
+                for name in ("topic", "n")
+                if chance.random() < 0.7
+            }
+            if chance.random() < 0.1:  # too many for one entry: some are packed
+                headers |= {f"note{number}": "x" for number in range(252)} | {"note": "h7"}
+            store.publish(
+                b"." * chance.randrange(8), headers=headers, priority=chance.randrange(4),
+                delay=chance.choice((0, 10)), retention=chance.choice((None, 0, 60, 60.5)),
+            )  # fmt: skip
+        with closing(LogFollower(f"slate:{tmp_path}{OFF}", MATCHED, True, os.getpid())) as follower:
+            end = follower.end()
+            parts = follower.parts(1, end)
+            found = matches_in(pa.Table.from_batches([each for part in parts for each in part.read(MATCHED)]))
+        expected = matches_of(backend, 1, end)
+        assert {queue: [list(each) for each in found.queues[queue]] for queue in sorted(found.queues)} == {
+            queue: [list(each) for each in expected.queues[queue]] for queue in sorted(expected.queues)
+        }
+        assert len(expected.queues) == len(filters)
 
 
 def publish(store: Store, numbers: Sequence[int]) -> None:

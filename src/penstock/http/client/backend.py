@@ -1,8 +1,9 @@
 """The client's backend: operations as HTTP requests, retried where that is safe. For threads; the base of both."""
 
+import os
 import threading
 from abc import abstractmethod
-from collections.abc import Iterator
+from collections.abc import Callable, Hashable, Iterator
 from typing import Any, ClassVar, TypeVar
 
 from penstock.contract.loads import AddToLoad, Loads
@@ -12,10 +13,11 @@ from penstock.contract.operation import Operation
 from penstock.contract.operations import Ack, Claim, Lookup, Messages, Peek, Pop
 from penstock.contract.settings import seconds
 from penstock.errors import InvalidArgument, StoreClosed, StoreUnreachable
-from penstock.http.client import address
+from penstock.http.client import address, together
 from penstock.http.client.calls import Call, call_of
 from penstock.http.client.connection import AnyPool, Pool
-from penstock.http.client.failures import PATIENCE, TRIES, Failure, Patience
+from penstock.http.client.failures import PATIENCE, TRIES, Failure, Lost, Patience
+from penstock.http.client.together import AGAIN, ALONE, lane_of
 from penstock.system import blocking
 from penstock.system.clock import Clock, SystemClock
 
@@ -35,6 +37,7 @@ class Remote:
     opener: ClassVar[str]
     pool_type: ClassVar[type[AnyPool[Any]]]
     event_type: ClassVar[type[Any]]
+    _lanes: Any  # calls that go together
 
     def __init__(
         self,
@@ -50,7 +53,7 @@ class Remote:
         self.clock = clock or SystemClock()
         self.pool: Any = self.pool_type(self.address, self.closed)
         self.closing = self.event_type()
-        self._acks_in_claims = True  # until a server of an earlier version has refused one
+
         self._tries, self._patience = patience
 
     def closed(self) -> Exception:
@@ -87,19 +90,14 @@ class Remote:
         except Failure as failure:
             return await self.again(call, failure)
 
-    async def acked(self, operation: Claim) -> list[Message]:
-        """The messages of a claim that acknowledges others and does not wait.
+    async def acked_before(self, operation: Claim) -> list[Message]:
+        """The messages of a claim that acknowledges others, in two requests.
 
-        Servers before 0.2.0 refuse such a claim as InvalidArgument, and have done nothing: they get two requests.
+        Earlier servers refuse acks in a claim as InvalidArgument, and have done nothing.
         """
-        if self._acks_in_claims:
-            try:
-                return await self.answered(operation)
-            except InvalidArgument:
-                pass
         await self.answered(Ack(operation.queue, operation.ack))
         claimed = await self.answered(operation.changed(ack=()))
-        self._acks_in_claims = False
+        self._lanes.mixes = False
         return claimed
 
     async def taken(self, operation: Claim | Pop) -> Any:
@@ -116,10 +114,110 @@ class Remote:
                 return taken
 
 
+class _Ride:
+    """A call that waits for the request under way, to go with the next one."""
+
+    __slots__ = ("gate", "operation", "riders", "share")
+
+    def __init__(self, operation: Operation[Any]) -> None:
+        self.operation = operation
+        self.riders: list[_Ride] | None = None  # those that this one's thread sends a request for
+        self.share: Any = None
+        self.gate = threading.Lock()
+        self.gate.acquire()
+
+
+class _Lanes:
+    """Calls of threads that go together: for each lane at most one request is under way.
+
+    A call that finds none under way is sent at once. Otherwise it waits; the thread of the first one that waits
+    sends the next request, for all of them.
+    """
+
+    def __init__(self, once: Callable[[Operation[Any]], Any]) -> None:
+        self.mixes = True  # acks may go with claims, which servers of earlier versions refuse
+        self._once = once
+        self._reset()
+
+    def _reset(self) -> None:
+        self._pid, self._lock = os.getpid(), threading.Lock()
+        self._lanes: dict[Hashable, list[_Ride]] = {}  # those that wait, by lane
+
+    def run(self, lane: Hashable, operation: Operation[Any]) -> Any:
+        """The operation's result, AGAIN, or ALONE; raises its error, also Failure."""
+        if self._pid != os.getpid():
+            self._reset()  # in a fork: the parent's threads are not here
+        ride = None
+        with self._lock:
+            waiting = self._lanes.get(lane)
+            if waiting is None:
+                self._lanes[lane] = []
+            else:
+                ride = _Ride(operation)
+                waiting.append(ride)
+        if ride is None:
+            try:
+                return self._once(operation)
+            finally:
+                self._send_next(lane)
+        try:
+            ride.gate.acquire()
+        except BaseException:
+            self._leave(lane, ride)
+            raise
+        if ride.riders is not None:
+            self._lead(lane, ride.riders)
+        if isinstance(ride.share, Exception):
+            raise ride.share
+        return ride.share
+
+    def _send_next(self, lane: Hashable) -> None:
+        """Have the first call that waits send the next request."""
+        with self._lock:
+            waiting = self._lanes[lane]
+            if not waiting:
+                del self._lanes[lane]
+                return
+            riders, self._lanes[lane] = together.chosen(waiting, self.mixes)
+            riders[0].riders = riders
+        riders[0].gate.release()
+
+    def _lead(self, lane: Hashable, riders: list[_Ride]) -> None:
+        operations = [ride.operation for ride in riders]
+        shares: list[Any] = [Lost("the request was interrupted")] * len(riders)
+        try:
+            shares = together.shares(operations, self._once(together.joined(operations)))
+        except Exception as error:
+            shares = together.shares_of(operations, error)
+            self.mixes &= not isinstance(error, InvalidArgument)
+        finally:
+            self._send_next(lane)
+            for ride, share in zip(riders, shares, strict=True):
+                ride.share = share
+                if ride is not riders[0]:
+                    ride.gate.release()
+
+    def _leave(self, lane: Hashable, ride: _Ride) -> None:
+        """The thread of a call was interrupted."""
+        with self._lock:
+            waiting = self._lanes.get(lane, [])
+            if ride in waiting:
+                waiting.remove(ride)
+                return
+            if ride.riders is None:
+                return  # its request is under way
+            waiting[:0] = ride.riders[1:]
+        self._send_next(lane)
+
+
 class RemoteBackend(Remote):
     """The backend of a server's store, for threads."""
 
     opener, pool_type, event_type = "penstock.open()", Pool, threading.Event
+
+    def __init__(self, *arguments: Any, **named: Any) -> None:
+        super().__init__(*arguments, **named)
+        self._lanes = _Lanes(self._once)
 
     def connect(self) -> None:
         """Check that the server answers, without retries; StoreUnreachable."""
@@ -135,9 +233,31 @@ class RemoteBackend(Remote):
             return self._listed(operation)  # type: ignore[return-value, arg-type]
         if operation.http.polls and operation.wait > 0:
             return blocking.run(self.taken(operation))  # type: ignore[no-any-return, arg-type]
-        if isinstance(operation, Claim) and operation.ack:
-            return blocking.run(self.acked(operation))  # type: ignore[return-value]
-        return self.ask(call_of(operation))
+        if isinstance(operation, Claim) and operation.ack and not self._lanes.mixes:
+            self.run(Ack(operation.queue, operation.ack))
+            operation = operation.changed(ack=())  # type: ignore[assignment]
+        try:
+            return self._together(operation)
+        except InvalidArgument:
+            if not isinstance(operation, Claim) or not operation.ack:
+                raise
+        return blocking.run(self.acked_before(operation))  # type: ignore[return-value]
+
+    def _together(self, operation: Operation[Result]) -> Result:
+        """The result of an operation, which may go together with others."""
+        lane = lane_of(operation)
+        if lane is None:
+            return self.ask(call_of(operation))
+        try:
+            while (result := self._lanes.run(lane, operation)) is AGAIN:
+                pass
+        except Failure as failure:
+            return blocking.run(self.again(call_of(operation), failure))
+        return self.ask(call_of(operation)) if result is ALONE else result
+
+    def _once(self, operation: Operation[Result]) -> Result:
+        call = call_of(operation)
+        return call.result(self.pool.ask(call.request(self.address), self.timeout + call.wait))
 
     def _listed(self, operation: Peek | Messages) -> Iterator[Message]:
         """A listing, page by page."""

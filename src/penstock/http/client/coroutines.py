@@ -2,19 +2,21 @@
 
 import asyncio
 import select
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Hashable
 from contextlib import suppress
-from typing import Any, TypeVar, cast
+from typing import Any, NamedTuple, TypeVar, cast
 
 from penstock.contract.message import Message
 from penstock.contract.operation import Operation
-from penstock.contract.operations import Claim, Messages, Peek
-from penstock.errors import StoreUnreachable
+from penstock.contract.operations import Ack, Claim, Messages, Peek, Release
+from penstock.errors import InvalidArgument, PenstockError, StoreUnreachable
+from penstock.http.client import together
 from penstock.http.client.address import Address
 from penstock.http.client.backend import HELLO, Remote
 from penstock.http.client.calls import Answer, AnswerReader, Call, call_of
 from penstock.http.client.connection import CONNECT_TIMEOUT, AnyPool
 from penstock.http.client.failures import Failure, Lost, NotSent, TimedOut, lost, not_sent, reason
+from penstock.http.client.together import AGAIN, ALONE, lane_of
 from penstock.system.clock import Clock, pause
 
 Result = TypeVar("Result")
@@ -163,10 +165,87 @@ class Pool(AnyPool[Connection]):
             await connection.ended()
 
 
+class _Ride(NamedTuple):
+    """A call that waits for the request under way, to go with the next one."""
+
+    operation: Operation[Any]
+    share: "asyncio.Future[Any]"
+
+
+class _Lanes:
+    """Calls of coroutines that go together: for each lane at most one request is under way."""
+
+    def __init__(
+        self, once: Callable[[Operation[Any]], Awaitable[Any]], run: Callable[[Operation[Any]], Awaitable[Any]]
+    ) -> None:
+        self.mixes = True  # acks may go with claims, which servers of earlier versions refuse
+        self._crowded = False  # the latest request had several calls
+        self._once = once
+        self._run = run
+        self._lanes: dict[Hashable, list[_Ride]] = {}  # those that wait, by lane
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    async def run(self, lane: Hashable, operation: Operation[Any]) -> Any:
+        """The operation's result, AGAIN, or ALONE; raises its error, also Failure."""
+        loop, waiting = asyncio.get_running_loop(), self._lanes.get(lane)
+        if waiting is None:
+            self._lanes[lane] = waiting = []
+            if not self._crowded:
+                try:
+                    return await self._once(operation)
+                finally:
+                    self._send_next(lane)
+            loop.call_soon(self._send_next, lane)  # others call in the same turn, as they did before
+        ride = _Ride(operation, loop.create_future())
+        waiting.append(ride)
+        return await ride.share
+
+    def _send_next(self, lane: Hashable) -> None:
+        waiting = [ride for ride in self._lanes[lane] if not ride.share.done()]  # without cancelled ones
+        if not waiting:
+            del self._lanes[lane]
+            return
+        riders, self._lanes[lane] = together.chosen(waiting, self.mixes)
+        self._crowded = len(riders) > 1
+        self._begin(self._send(lane, riders))
+
+    async def _send(self, lane: Hashable, riders: list[_Ride]) -> None:
+        operations = [ride.operation for ride in riders]
+        shares: list[Any] = [Lost("the request was cancelled")] * len(riders)
+        try:
+            shares = together.shares(operations, await self._once(together.joined(operations)))
+        except Exception as error:
+            shares = together.shares_of(operations, error)
+            self.mixes &= not isinstance(error, InvalidArgument)
+        finally:
+            self._send_next(lane)
+            for ride, share in zip(riders, shares, strict=True):
+                if ride.share.done():  # cancelled meanwhile: what was claimed for it is for others
+                    if receipts := together.receipts_of(share):
+                        self._begin(self._give_back(ride.operation.queue, receipts))
+                elif isinstance(share, Exception):
+                    ride.share.set_exception(share)
+                else:
+                    ride.share.set_result(share)
+
+    async def _give_back(self, queue: str, receipts: list[str]) -> None:
+        with suppress(PenstockError):  # the lease will end
+            await self._run(Release(queue, receipts))
+
+    def _begin(self, coroutine: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.get_running_loop().create_task(coroutine)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+
 class RemoteBackend(Remote):
     """The backend of a server's store, for coroutines."""
 
     opener, pool_type, event_type = "penstock.aio.open()", Pool, asyncio.Event
+
+    def __init__(self, *arguments: Any, **named: Any) -> None:
+        super().__init__(*arguments, **named)
+        self._lanes = _Lanes(self._once, self.run)
 
     async def connect(self) -> None:
         """Check that the server answers, without retries; StoreUnreachable."""
@@ -181,8 +260,32 @@ class RemoteBackend(Remote):
         if operation.http.polls and operation.wait > 0:
             return self.taken(operation)  # type: ignore[arg-type]
         if isinstance(operation, Claim) and operation.ack:
-            return self.acked(operation)  # type: ignore[return-value]
-        return self.ask(call_of(operation))
+            return self._acking(operation)  # type: ignore[return-value]
+        lane = lane_of(operation)
+        return self.ask(call_of(operation)) if lane is None else self._together(lane, operation)
+
+    async def _acking(self, operation: Claim) -> list[Message]:
+        """The messages of a claim that acknowledges others."""
+        if not self._lanes.mixes:
+            await self.run(Ack(operation.queue, operation.ack))
+            return await self.run(operation.changed(ack=()))
+        lane = lane_of(operation)
+        try:
+            return await (self.ask(call_of(operation)) if lane is None else self._together(lane, operation))
+        except InvalidArgument:
+            return await self.acked_before(operation)
+
+    async def _together(self, lane: Hashable, operation: Operation[Result]) -> Result:
+        """The result of an operation that may go together with others."""
+        try:
+            while (result := await self._lanes.run(lane, operation)) is AGAIN:
+                pass
+        except Failure as failure:
+            return await self.again(call_of(operation), failure)
+        return await self.ask(call_of(operation)) if result is ALONE else result
+
+    async def _once(self, operation: Operation[Result]) -> Result:
+        return await self.once(call_of(operation))
 
     async def listed(self, operation: Peek | Messages) -> AsyncIterator[Message]:
         left: Any = operation

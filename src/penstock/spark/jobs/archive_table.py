@@ -30,12 +30,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from pyspark.sql import functions as F  # noqa: N812 - as everyone calls it
-from pyspark.sql.types import ArrayType, DateType, LongType, StringType, StructField, StructType
+from pyspark.sql.types import DateType, LongType, StringType, StructField, StructType
 
 from penstock.contract import names
+from penstock.contract.kinds import kind_of
 from penstock.errors import InvalidArgument, PenstockError, StoreLocked
 from penstock.spark.jobs.runs import own_session, table
-from penstock.spark.tables import TABLES
+from penstock.spark.tables import HISTORY, TABLES
 from penstock.system import processes
 from penstock.system.files import SystemDisk, replace_file
 
@@ -46,15 +47,15 @@ _OWN = "_penstock"
 _LONGEST = 200  # bytes of a folder's name; file systems allow 255
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:")
 _NULL = "__HIVE_DEFAULT_PARTITION__"  # Spark reads this folder name as NULL
-_ATTEMPT = StructType([each for each in TABLES["attempts"] if each.name not in ("queue", "id")])
 _STORED = StructType(
     [
         StructField("queue_name", StringType()),
         *(each for each in TABLES["messages"] if each.name not in ("queue", "receipt")),
-        StructField("history", ArrayType(_ATTEMPT)),
+        HISTORY,
         StructField("checksum", LongType()),
     ]
 )
+_READ = StructType([*(each for each in TABLES["messages"] if each.name != "receipt"), HISTORY])
 DAY = 86_400_000  # milliseconds
 IDENTITY = ("queue_name", "id", "received_at", "checksum")
 _GLOB = "{}[]*?\\"
@@ -153,6 +154,10 @@ class Folder:
         self._pending.unlink()
         self._disk.sync_folder(self._pending.parent)
 
+    def is_empty(self) -> bool:
+        """Whether the table has no files."""
+        return not any(name.startswith("queue=") for name in os.listdir(self.path))
+
     def places(self, queues: Sequence[str]) -> dict[str, str]:
         """The folder of each queue. Spark reads its name as the queue's name, unless that is very long."""
         taken = {each.casefold(): each for each in os.listdir(self.path)}
@@ -223,7 +228,7 @@ def day_of(time: str) -> "Column":
     return F.date_from_unix_date(F.floor(F.unix_millis(time) / DAY).cast("int"))
 
 
-def settled(session: "SparkSession", store: str, schema: str = "") -> "DataFrame":
+def settled(session: "SparkSession", store: str, schema: str | StructType = "") -> "DataFrame":
     """The done and failed messages of a store."""
     return table(session, store, "messages", schema, state="done,failed")
 
@@ -241,11 +246,14 @@ def checksum() -> "Column":
 
 def unarchived(session: "SparkSession", store: str, archive: "DataFrame") -> "DataFrame":
     """The settled messages of a store that an archive lacks, with the archive's columns."""
-    messages = summed(settled(session, store)).alias("new")
+    has_history = kind_of(store).tables(store).has_history
+    messages = summed(settled(session, store, _READ if has_history else "")).alias("new")
     known = archive.select(*IDENTITY, "settled_at").alias("known")
     missing = messages.join(
         known, _same("new", "known", F.col("known.settled_at") >= F.col("new.settled_at")), "anti"
     )
+    if has_history:
+        return missing.select(*(each.name for each in _STORED))
     return _with_history(missing, table(session, store, "attempts").where("ended_at IS NOT NULL"))
 
 
@@ -271,7 +279,7 @@ def _same(one: str, other: str, condition: "Column") -> "Column":
 
 def _with_history(messages: "DataFrame", attempts: "DataFrame") -> "DataFrame":
     """Messages with their attempts up to settled_at: both tables may be read at different moments."""
-    fields = [each.name for each in _ATTEMPT]
+    fields = [each.name for each in TABLES["attempts"] if each.name not in ("queue", "id")]
     in_order = F.sort_array(
         F.collect_list(F.struct("claimed_at", *(each for each in fields if each != "claimed_at")))
     )
@@ -279,7 +287,7 @@ def _with_history(messages: "DataFrame", attempts: "DataFrame") -> "DataFrame":
     until = F.filter("gathered", lambda each: each["ended_at"] <= F.col("settled_at"))
     history = F.transform(until, lambda each: F.struct(*(each[name].alias(name) for name in fields)))
     joined = messages.join(gathered, ["queue_name", "id"], "left")
-    known = F.coalesce(history, F.array().cast(ArrayType(_ATTEMPT)))
+    known = F.coalesce(history, F.array().cast(HISTORY.dataType))
     return joined.withColumn("history", known).select(*(each.name for each in _STORED))
 
 

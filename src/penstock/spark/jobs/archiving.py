@@ -3,7 +3,7 @@
 import hashlib
 import os
 import secrets
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from datetime import UTC, date, datetime
@@ -45,6 +45,8 @@ if TYPE_CHECKING:
 
 _COLUMNS = ("queue", "done", "failed", "already_archived", "removed", "bytes")
 _SETTLED = "queue string, id string, state string, settled_at timestamp"
+_FEW = 4  # files that a task writes side by side
+_GROUP = 32 << 20  # bytes of rows that each of them collects in memory
 _BATCH = 500  # messages per removal: few, because a message may be redriven between the check and the removal
 Counts = Counter[tuple[str, str]]  # messages by queue and state
 
@@ -71,6 +73,7 @@ def archive(
     if id is not None and (before := folder.run(run_id(id, "archive"))) and before["state"] == "done":
         return _repeated(before)
     session = own_session(spark)
+    session.conf.set("spark.sql.maxConcurrentOutputFileWriters", str(_FEW))
     there = _counts(settled(session, url, _SETTLED))
     since = min((row["day"] for row in there), default=None)  # older days of the archive need not be read
     inputs = {"store": place, "dest": str(folder.path), "remove": remove, "settled": _fingerprint(there)}
@@ -84,7 +87,7 @@ def archive(
         if record is not None and record["state"] == "done":
             return _repeated(record)
         if record is None:
-            record = _write(session, url, folder, run, remove, _totals(there), since)
+            record = _write(session, url, folder, run, remove, there, since)
         if opened is not None:
             removed = remove_archived(opened, confirmed(session, url, parquet(session, folder.path, since)))
             _note_removed(record, removed, _totals(there))
@@ -105,13 +108,16 @@ def _counts(messages: "DataFrame") -> "list[Row]":
     """The number of settled messages by queue and state, with a hash of their identities."""
     which = F.bit_xor(F.xxhash64("queue", "id", "state", "settled_at")).alias("which")
     counted = messages.groupBy("queue", "state").agg(
-        F.count("*").alias("count"), which, F.min(day_of("settled_at")).alias("day")
+        F.count("*").alias("count"),
+        which,
+        F.min(day_of("settled_at")).alias("day"),
+        F.max(day_of("settled_at")).alias("last"),
     )
     return counted.collect()
 
 
 def _fingerprint(counts: "Sequence[Row]") -> str:
-    text = repr(sorted(map(tuple, counts)))
+    text = repr(sorted((row["queue"], row["state"], row["count"], row["which"], row["day"]) for row in counts))
     return hashlib.sha256(text.encode()).hexdigest()
 
 
@@ -129,6 +135,14 @@ def _would_do(
         for row in rows:
             row[4] = totals[row[0], "done"] + totals[row[0], "failed"]
     return Summary("archive", run, _COLUMNS, [[*row[:5], None] for row in rows], dry_run=True)
+
+
+def _files(counts: "Sequence[Row]") -> int:
+    """How many pairs of a queue and a day there are at most."""
+    days: dict[str, set[date]] = defaultdict(set)
+    for row in counts:
+        days[row["queue"]] |= {row["day"], row["last"]}
+    return sum((max(each) - min(each)).days + 1 for each in days.values())
 
 
 def _new(messages: "DataFrame") -> Counts:
@@ -150,9 +164,16 @@ def _rows(totals: Counts, new: Counts, sizes: Counter[str]) -> list[list[Any]]:
 
 
 def _write(
-    session: "SparkSession", url: str, folder: Folder, run: str, remove: bool, totals: Counts, since: date | None
+    session: "SparkSession",
+    url: str,
+    folder: Folder,
+    run: str,
+    remove: bool,
+    there: "Sequence[Row]",
+    since: date | None,
 ) -> dict[str, Any]:
     """Copy messages that the archive lacks; the record of the run."""
+    totals = _totals(there)
     record: dict[str, Any] = {"id": run, "job": "archive", "store": url, "state": "written" if remove else "done"}
     record |= {"at": datetime.now(UTC).isoformat(timespec="seconds"), "rows": [], "notes": []}
     if not totals:
@@ -160,9 +181,10 @@ def _write(
         return record
     new = unarchived(session, url, parquet(session, folder.path, since))
     new = new.withColumn("key", F.md5("queue_name")).withColumn("day", day_of("settled_at"))
-    # The hint makes Spark merge small partitions and split large ones, for files of a sensible size.
+    if _files(there) > _FEW:  # Spark merges small partitions and splits large ones, for files of a sensible size
+        new = new.hint("rebalance", "key", "day")
     staged = folder.staging / "new"
-    new.hint("rebalance", "key", "day").write.partitionBy("key", "day").parquet(local(staged))
+    new.write.partitionBy("key", "day").option("parquet.block.size", _GROUP).parquet(local(staged))
     written = parquet(session, staged)
     counts = _new(written)
     moves, sizes = _moves(folder, staged.name, sorted({queue for queue, _ in counts}))
@@ -179,6 +201,8 @@ def _write(
 
 def _settled_again(session: "SparkSession", folder: Folder, written: "DataFrame") -> Rewritten:
     """The archive's files without rows of messages that are written again now."""
+    if folder.is_empty():
+        return [], [], 0
     (first,) = written.agg(F.min(day_of("received_at"))).collect()
     return without(folder, superseded(parquet(session, folder.path, first[0]), written))
 

@@ -208,11 +208,18 @@ def _differing(one: Settings, other: Settings) -> list[str]:
 def _messages(spark: "SparkSession", source: str) -> "DataFrame":
     """All messages, each with its attempts as the column history."""
     from pyspark.sql import functions as f
+    from pyspark.sql.types import StructType
+
+    from penstock.spark.tables import HISTORY, TABLES
 
     # Messages arrive in the order of their puts: that of their numbers, or of a listing if ids are no numbers.
-    place = f.col("id").cast("bigint") if kind_of(source).owned else f.monotonically_increasing_id()
-    messages = table(spark, source, "messages").withColumn("place", place)
-    attempts = table(spark, source, "attempts").groupBy("queue", "id")
-    history = attempts.agg(f.sort_array(f.collect_list(f.struct(*_HISTORY))).alias("history"))
-    joined = messages.join(history, ["queue", "id"], "left")
-    return joined.orderBy("queue", "place").drop("place", *_DROPPED)
+    if kind_of(source).tables(source).has_history:
+        found = table(spark, source, "messages", StructType([*TABLES["messages"], HISTORY]))
+        found = found.withColumn("place", f.col("id").cast("bigint"))
+    else:
+        place = f.col("id").cast("bigint") if kind_of(source).owned else f.monotonically_increasing_id()
+        attempts = table(spark, source, "attempts").groupBy("queue", "id")
+        history = attempts.agg(f.sort_array(f.collect_list(f.struct(*_HISTORY))).alias("history"))
+        messages = table(spark, source, "messages").withColumn("place", place)
+        found = messages.join(history, ["queue", "id"], "left")
+    return found.orderBy("queue", "place").drop("place", *_DROPPED)

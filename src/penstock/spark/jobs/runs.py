@@ -22,6 +22,7 @@ from penstock.spark.options import located
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.types import StructType
 
 Session = Union["SparkSession", Callable[[], "SparkSession"]]  # a session, or a function that starts one
 Cell = str | int | float | None
@@ -136,7 +137,9 @@ def own_session(spark: Session) -> "SparkSession":
     return own
 
 
-def table(session: "SparkSession", url: str, name: str, schema: str = "", **options: str) -> "DataFrame":
+def table(
+    session: "SparkSession", url: str, name: str, schema: "str | StructType" = "", **options: str
+) -> "DataFrame":
     """A table of a store, or the columns of it that `schema` names."""
     reader = session.read.format("penstock").options(store=kind_of(url).absolute(url), table=name, **options)
     return (reader.schema(schema) if schema else reader).load()

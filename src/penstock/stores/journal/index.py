@@ -14,7 +14,7 @@ from typing import Any
 
 from zlib_ng.zlib_ng import crc32
 
-from penstock.rules.rows import Page
+from penstock.rules.rows import Page, is_constant
 from penstock.rules.state import State, StateSnapshot
 from penstock.stores.journal.fields import LAST
 from penstock.stores.journal.files import PLACE_BITS, ROTATED, Segment
@@ -137,9 +137,12 @@ def read_index(disk: Disk, path: str) -> SavedIndex | None:
 
 def _check_places(page: Page, known: dict[int, int]) -> None:
     """Refuse bodies outside of the files that the index names."""
-    if not {place >> PLACE_BITS for place in page.place} <= known.keys():
+    first, last = min(page.place) >> PLACE_BITS, max(page.place) >> PLACE_BITS
+    files = {first} if first == last else {place >> PLACE_BITS for place in page.place}
+    if not files <= known.keys():
         raise ValueError("a message in no file")
-    if max(page.size) > max(known.values()):
+    sizes = page.size[:1] if is_constant(page.size) else page.size
+    if max(sizes) > max(known.values()):
         raise ValueError("a message that is longer than any file")
 
 

@@ -79,10 +79,11 @@ from penstock.rules.records import (
     Update,
 )
 from penstock.rules.rows import PAGE as PAGE_SIZE
-from penstock.rules.rows import Page
+from penstock.rules.rows import Page, is_constant
 from penstock.rules.state import StateSnapshot
 from penstock.rules.streams import Batch, Failure, Stream, StreamsSnapshot, compact
 from penstock.stores.journal.fields import (
+    COUNTING,
     LAST,
     MOST,
     U32,
@@ -122,7 +123,7 @@ _OF_BATCHES: dict[int, type[StreamReplay] | type[StreamSettle] | type[StreamRele
     _REPLAY: StreamReplay, _SETTLE: StreamSettle, _RELEASE_BATCH: StreamRelease,
 }  # fmt: skip
 _KINDS: dict[type, int] = {record: kind for kinds in (_SIMPLE, _OF_BATCHES) for kind, record in kinds.items()}
-_STATES = set(range(1, len(STATES) + 1))
+_STATES = bytes(range(1, len(STATES) + 1))
 _MOST_ATTEMPTS = 2**31
 
 
@@ -517,11 +518,14 @@ def _decode_page(reader: Reader) -> PageImage:
         claims.consumer, claims.reason = reader.texts(count), reader.texts(count)
     if kind == _PAGE_GROUPS:
         page.put_into([text if text is None else intern(text) for text in reader.texts(count)], 0)
-    ascending = all(map(operator.lt, positions, positions[1:])) and positions[-1] < PAGE_SIZE
-    possible = set(page.state) <= _STATES and max(page.attempts) < _MOST_ATTEMPTS
+    dense = positions == COUNTING[:count]
+    ascending = dense or (all(map(operator.lt, positions, positions[1:])) and positions[-1] < PAGE_SIZE)
+    possible = not page.state.translate(None, _STATES)
+    attempts = page.attempts[:1] if is_constant(page.attempts) else page.attempts
+    possible = possible and max(attempts) < _MOST_ATTEMPTS
     if first % PAGE_SIZE or first > LAST or not ascending or not possible:
         raise ValueError("an impossible page")
-    if positions[0] or positions[-1] != count - 1:
+    if not dense:
         page.positions = {position: row for row, position in enumerate(positions)}
     return PageImage(first, page)
 

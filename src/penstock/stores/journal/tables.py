@@ -23,7 +23,7 @@ from penstock.contract.tables import Opener, Part, Read, Tables, Target
 from penstock.engine.arrow_columns import (
     BODY,
     INDEX_ROWS,
-    attempt_row,
+    attempts_of,
     batches_of,
     joined,
     parts_of,
@@ -61,6 +61,8 @@ _OFFSET = np.uint64((1 << PLACE_BITS) - 1)
 class JournalTables(Tables):
     """The tables of journal stores."""
 
+    has_history = True
+
     def check_settings(self, settings: Settings) -> None:
         check_start(settings)
 
@@ -71,15 +73,17 @@ class JournalTables(Tables):
         try:
             if read.table == "messages":
                 return _Messages(store, pins, schema, read).parts(list(found))
-            rows = _queues(store, found, schema) if read.table == "queues" else _attempts(store, found)
-            made = rows_as_batch(rows, schema)
+            if read.table == "queues":
+                made = rows_as_batch(_queues(store, found, schema), schema)
+            else:
+                made = joined([rows_as_batch((), schema), *_attempts(store, found, schema)])
             if not len(made):
                 pins.drop()
                 return []
             if not os.path.isdir(os.path.join(folder, FOLDER)):  # Kestrel left the folder: make nothing there
                 return [RowsPart(made)]
             pins.make()
-            return write_plan(pins.folder, [made], None)
+            return write_plan(pins.folder, parts_of(made, bodies=False), None)
         except BaseException:
             pins.drop()
             raise
@@ -326,7 +330,8 @@ class _Messages:
 
     def _kestrel_parts(self, queue: str, view: QueueSnapshot, items: Mapping[int, Item]) -> list[KestrelPart]:
         wanted = dict.fromkeys(["seq", "size", *self._wanted])
-        rows = rows_of(view.contents.pages(), 0, [name for name in wanted if name != "place"], self._states)
+        contents, names = view.contents, [name for name in wanted if name != "place"]
+        rows = rows_of(contents.pages(), 0, names, self._states, contents.history)
         if not len(rows):
             return []
         if self._bodies:
@@ -340,7 +345,8 @@ class _Messages:
         return [KestrelPart(queue, view.files, _as_stream(part)) for part in parts_of(rows, self._bodies)]
 
     def _rows(self, queue: str, view: QueueSnapshot) -> pa.RecordBatch:
-        rows = rows_of(view.contents.pages(), len(self._queues), self._wanted, self._states)
+        contents = view.contents
+        rows = rows_of(contents.pages(), len(self._queues), self._wanted, self._states, contents.history)
         rows = located(rows, sorted(each.number for each in view.files), len(self._files))
         self._queues.append(queue)
         if self._bodies:
@@ -372,14 +378,12 @@ def _queues(store: StoreSnapshot, found: Mapping[str, Settings], schema: pa.Sche
         yield queue_row(queue, given, counts)
 
 
-def _attempts(store: StoreSnapshot, queues: Iterable[str]) -> Iterator[dict[str, Any]]:
+def _attempts(store: StoreSnapshot, queues: Iterable[str], schema: pa.Schema) -> Iterator[pa.RecordBatch]:
     disk = ReadingDisk()
     for queue in queues:
         view = store.view(queue, disk.open, _nothing)
         if view is not None:
-            for seq in view.contents.attempted():
-                for attempt in view.contents.attempts(seq):
-                    yield attempt_row(queue, str(seq), attempt)
+            yield attempts_of(queue, view.contents, schema)
 
 
 # Streams

@@ -8,12 +8,13 @@ of a batch, in the order of the log, are sent to the owner of the store (routing
 """
 
 import os
-from collections.abc import Iterator
+from array import array
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from itertools import accumulate, islice, pairwise
-from typing import Any, NoReturn
+from typing import Any, NamedTuple, NoReturn
 
 import numpy as np
 import numpy.typing as npt
@@ -26,6 +27,7 @@ from penstock.contract.tables import Opener
 from penstock.engine.arrow_columns import times
 from penstock.errors import StoreCorrupt
 from penstock.filters.dispatch import Dispatcher
+from penstock.filters.expressions import Subject
 from penstock.stores.owner_operations import SlateOwner
 from penstock.stores.slate import entries, extensions, recovery, snapshot
 from penstock.stores.slate.format import (
@@ -39,7 +41,7 @@ from penstock.stores.slate.format import (
 from penstock.stores.slate.kind import KIND
 from penstock.stores.slate.log import Published
 from penstock.stores.slate.place import SUBFOLDER, parse
-from penstock.stores.slate.routing import COLUMNS, Matches, Wanted, subject_of, wanted_of
+from penstock.stores.slate.routing import COLUMNS, Matches, subject_of
 from penstock.stores.slate.snapshot import Snapshot, Values, View
 
 _HEAD = np.dtype(
@@ -302,9 +304,46 @@ class Entries:
             (entries.size_of(metadata), entries.priority_of(metadata), entries.expires_at_of(metadata))
         raise StoreCorrupt("an entry of the log cannot be decoded")
 
+    def published(self, payloads: "Payloads") -> "PublishedEntries | None":
+        """The published messages among the entries; None if there are none."""
+        at = np.flatnonzero(pc.is_null(self._header(entries.QUEUE_HEADER)).to_numpy(zero_copy_only=False))
+        if not len(at):
+            return None
+        head, there = self._head[at], pa.array(at)
+        columns = {name: head[name].astype(np.int64) for name in ("created_at", "received_at", "visible_at")}
+        columns["sequence"] = head["id"].astype(np.int64)
+        columns["priority"] = self._priority.take(there).to_numpy(zero_copy_only=False)
+        ends = pc.fill_null(self._ends(), -1)  # by each queue's retention
+        columns["expires_at"] = ends.take(there).to_numpy(zero_copy_only=False)
+        sizes = self.sizes.take(there)
+        if sizes.null_count:  # another program's entries
+            known = zip(columns["sequence"].tolist(), sizes.to_pylist(), strict=True)
+            sizes = pa.array(
+                [(payloads.next(seq) or (b"", 0))[1] if size is None else size for seq, size in known]
+            )
+        return PublishedEntries(self, at, columns | {"size": sizes.to_numpy(zero_copy_only=False)})
+
+    def value(self, at: int) -> bytes:
+        """The bytes of an entry."""
+        return self._values.data[self._values.starts[at] : self._values.ends[at]]
+
+    def packed(self) -> npt.NDArray[np.bool_]:
+        """Which entries have some of their headers packed into one."""
+        packed = np.zeros(len(self._head), bool)
+        packed[self._owner[self._kind == _OURS.index(entries.MORE_HEADER)]] = True
+        return packed
+
+    def header(self, name: str) -> pa.Array:
+        """The value of a producer's header, for each entry; NULL if an entry has none."""
+        given = pc.equal(self._names, name).to_numpy(zero_copy_only=False) & (self._kind < 0)
+        return self._first(np.flatnonzero(given))
+
     def _header(self, header: str) -> pa.Array:
         """The value of a header of our own, for each entry; NULL if an entry has none."""
-        where = np.flatnonzero(self._kind == _OURS.index(header))
+        return self._first(np.flatnonzero(self._kind == _OURS.index(header)))
+
+    def _first(self, where: Numbers) -> pa.Array:
+        """The text of the header of each entry that is at one of these places; NULL if none is."""
         at = np.full(len(self._head), -1)
         at[self._owner[where]] = where
         return self._texts.take(pa.array(at, mask=at < 0))
@@ -359,11 +398,14 @@ class Entries:
         mask = pa.array(given)
         return pa.MapArray.from_arrays(offsets, self._names.filter(mask), self._texts.filter(mask))
 
-    def _expiry(self, name: str, kind: pa.DataType) -> pa.Array:
-        received = self._head["received_at"].astype(np.int64)
-        seconds = self._head["retention"].astype(np.int64)
+    def _ends(self) -> pa.Array:
+        """When each entry expires. 0: never; NULL: by each queue's retention."""
+        received, seconds = (self._head[name].astype(np.int64) for name in ("received_at", "retention"))
         said = pc.if_else(pa.array(seconds > 0), pa.array(received + 1000 * seconds), pa.scalar(None, pa.int64()))
-        ends = pc.coalesce(self._exactly, said)  # NULL: by each queue's retention; 0: never
+        return pc.coalesce(self._exactly, said)
+
+    def _expiry(self, name: str, kind: pa.DataType) -> pa.Array:
+        received, ends = self._head["received_at"].astype(np.int64), self._ends()
         if name == "retention":
             lasts = pc.divide(pc.subtract(ends, pa.array(received)).cast(pa.float64()), 1000.0)
             return pc.if_else(pc.equal(ends, 0), pa.scalar(0.0), lasts)
@@ -419,29 +461,78 @@ def _dispatcher(wanted: Filters) -> Dispatcher[str]:
 
 def match(view: View, part: LogPart, filters: Filters) -> Iterator[pa.RecordBatch]:
     """The matches in a range of the log. Rows without a queue have the first and last entry of each batch."""
-    prefix, find = log_prefix(part.log), _dispatcher(filters).matching
+    prefix, dispatcher = log_prefix(part.log), _dispatcher(filters)
     payloads = Payloads(view, part.first, part.end, wanted=False)
-    for some in view.batches(prefix + key_u64(part.first), prefix + key_u64(part.end)):
-        rows: list[tuple[str | None, int, int, int, int, int, int]] = []
-        looked_at: list[int] = []
-        for _, value in some:
-            metadata = decode_metadata(value)
-            if not entries.is_published(metadata):
-                continue
-            size = entries.size_of(metadata)
-            if size is None:
-                size = (payloads.next(metadata.id) or (b"", 0))[1]
-            looked_at.append(metadata.id)
-            published = Published(metadata, size)
-            if queues := find(subject_of(published)):
-                wanted = wanted_of(published)
-                rows += [(queue, *wanted) for queue in queues]
-        if looked_at:
-            rows += [(None, each, 0, 0, 0, 0, 0) for each in (looked_at[0], looked_at[-1])]
-            columns = [
-                pa.array(column, kind) for column, kind in zip(zip(*rows, strict=True), MATCHED.types, strict=True)
-            ]
-            yield pa.RecordBatch.from_arrays(columns, schema=MATCHED)
+    for some in _larger(view.values(prefix + key_u64(part.first), prefix + key_u64(part.end))):
+        found = Entries(some).published(payloads)
+        if found is None:
+            continue
+        row, target = _pairs(found, dispatcher)
+        names = pa.array(dispatcher.targets, pa.string()).take(pa.array(target))
+        seqs = found.columns["sequence"]
+        bounds = pa.array([seqs[0], seqs[-1]])
+        columns = [pa.concat_arrays([names, pa.nulls(2, pa.string())])]
+        for name in COLUMNS:
+            marks = bounds if name == "sequence" else pa.array([0, 0])
+            columns.append(pa.concat_arrays([pa.array(found.columns[name][row]), marks]))
+        yield pa.RecordBatch.from_arrays(columns, schema=MATCHED)
+
+
+class PublishedEntries(NamedTuple):
+    """The published messages among some entries, by columns."""
+
+    entries: "Entries"
+    at: Numbers  # the place of each among the entries
+    columns: dict[str, Numbers]  # COLUMNS, and created_at
+
+    def subject(self, row: int) -> Subject:
+        """A message as filters see it."""
+        metadata = decode_metadata(self.entries.value(int(self.at[row])))
+        return subject_of(Published(metadata, int(self.columns["size"][row])))
+
+
+def _pairs(found: PublishedEntries, dispatcher: Dispatcher[str]) -> tuple[Numbers, Numbers]:
+    """The messages and the targets whose filters match, as two columns of numbers."""
+    entries, count = found.entries, len(found.at)
+    packed = entries.packed()[found.at]  # headers of these are no columns
+    asked = [
+        _asked(entries.header(name).take(pa.array(found.at)), partial(dispatcher.asked_by_header, name))
+        for name in dispatcher.headers
+    ]
+    asked += [
+        _asked(pa.array(found.columns[name]), partial(dispatcher.asked_by_field, name))
+        for name in dispatcher.fields
+    ]
+    always = np.array(dispatcher.always, np.int64)
+    asked.append((np.repeat(np.arange(count), len(always)), np.tile(always, count)))
+    most = len(dispatcher.targets)
+    pairs = np.concatenate([row * most + target for row, target in asked])
+    pairs = np.unique(pairs) if len(asked) > 2 or len(always) else pairs
+    row, target = pairs // most, pairs % most
+    checks = dispatcher.filters
+    matched = ~packed[row]
+    for at in np.flatnonzero(matched & np.array([each is not None for each in checks])[target]).tolist():
+        check = checks[target[at]]
+        matched[at] = check is None or check.matches(found.subject(int(row[at])))
+    row, target = row[matched], target[matched]
+    numbers = {each: number for number, each in enumerate(dispatcher.targets)}
+    for at in np.flatnonzero(packed).tolist():
+        more = [numbers[each] for each in dispatcher.matching(found.subject(at))]
+        row, target = np.append(row, [at] * len(more)), np.append(target, more)
+    return row.astype(np.int64), target.astype(np.int64)
+
+
+def _asked(values: pa.Array, targets_of: Callable[[Any], list[int]]) -> tuple[Numbers, Numbers]:
+    """The rows whose values ask for targets, and these; NULL asks for none."""
+    encoded = values.dictionary_encode()
+    targets = [targets_of(each) for each in encoded.dictionary.to_pylist()]
+    counts = np.array([*map(len, targets), 0], np.int64)  # the last is that of NULL
+    starts = np.cumsum(counts) - counts
+    each = pc.fill_null(encoded.indices, len(targets)).to_numpy(zero_copy_only=False)
+    row = np.repeat(np.arange(len(each)), counts[each])
+    first = np.repeat(np.cumsum(counts[each]) - counts[each], counts[each])
+    place = np.repeat(starts[each], counts[each]) + np.arange(len(row)) - first
+    return row, np.array([target for some in targets for target in some], np.int64)[place]
 
 
 def matches_in(found: pa.Table) -> Matches:
@@ -453,10 +544,14 @@ def matches_in(found: pa.Table) -> Matches:
     start, end = int(sequence.min()), int(sequence.max()) + 1
     order = np.lexsort((sequence, queue))
     order = order[np.searchsorted(queue[order], 0) :]
-    rows: list[Wanted] = list(zip(*(column[order].tolist() for column in columns), strict=True))
     known = names.dictionary.to_pylist()
-    cuts = np.searchsorted(queue[order], np.arange(len(known) + 1)).tolist()
-    return Matches(start, end, {name: rows[cuts[at] : cuts[at + 1]] for at, name in enumerate(known)})
+    cuts = pairwise(np.searchsorted(queue[order], np.arange(len(known) + 1)).tolist())
+    places = (order[first:last] for first, last in cuts)
+    queues = {
+        name: [array("q", column[at].tobytes()) for column in columns]
+        for name, at in zip(known, places, strict=True)
+    }
+    return Matches(start, end, queues)
 
 
 class Router:

@@ -23,7 +23,8 @@ import struct
 import sys
 import threading
 from array import array
-from collections.abc import Callable, Iterator, Sequence
+from bisect import bisect_left
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
@@ -40,6 +41,7 @@ from penstock.errors import (
     StoreUnreachable,
 )
 from penstock.stores.slate import entries
+from penstock.stores.slate.extensions import LARGE, PUBLISHED
 from penstock.stores.slate.format import MAX_INLINE
 from penstock.stores.slate.log import Log, Published
 from penstock.stores.slate.storage import SlateStorage
@@ -61,12 +63,15 @@ STEP = 1_000  # entries that a queue is offered at a time while it catches up
 Wanted: TypeAlias = tuple[int, int, int, int, int, int]
 
 
+Column: TypeAlias = "array[int]"
+
+
 class Matches(NamedTuple):
-    """A range of the log, from `start` to before `end`, and the matches of each queue in it, in order."""
+    """A range of the log, from `start` to before `end`, and the columns of each queue's matches, in order."""
 
     start: int
     end: int
-    queues: dict[str, list[Wanted]]
+    queues: Mapping[str, Sequence[Column]]
 
 
 class Subscriber:
@@ -113,6 +118,39 @@ class Subscriber:
             return let_in, True
 
         return self.live.run(deliver)[0]
+
+    def deliver_many(self, wanted: Sequence[Column], first: int) -> int:
+        """Deliver matches from the number `first` on, like deliver(); the number of delivered messages."""
+        start = bisect_left(wanted[0], first)
+        columns = [column[start:] for column in wanted]
+        if not columns[0]:
+            return 0
+
+        def deliver(now: int) -> bool:
+            seqs, priority, visible_at, received_at, expires_at, sizes = columns
+            storage, kept = self.storage, self.ledger.settings.retention
+            if seqs[0] < max(storage.position, self.ledger.state.next_seq) or min(received_at) < self._since:
+                return False
+            if min(expires_at) < 0:
+                usual = at_least_one(kept) if kept else None
+                expires_at = array("q", [
+                    at if at >= 0 else 0 if usual is None else received + usual
+                    for at, received in zip(expires_at, received_at, strict=True)
+                ])  # fmt: skip
+            if any(0 < at <= now for at in expires_at):
+                return False
+            flags = [PUBLISHED | (LARGE if size > MAX_INLINE else 0) for size in sizes]
+            try:
+                self.ledger.admit_many(seqs, priority, visible_at, expires_at, sizes, flags, now)
+            except (PayloadTooLarge, InvalidPriority, QueueFull):
+                return False
+            storage.deliver_many(seqs, sizes, now)
+            storage.move(seqs[-1] + 1, held=storage.held)
+            return True
+
+        if self.live.run(deliver)[0]:
+            return len(columns[0])
+        return self.deliver(list(zip(*columns, strict=True)))[0]
 
     def _let_in(
         self, seq: int, priority: int, visible_at: int, received_at: int, expires_at: int, size: int, now: int
@@ -255,9 +293,8 @@ class Router:
                 self._offer_until(matches.start)
             for queue, wanted in matches.queues.items():
                 subscriber = self._subscribers.get(queue)
-                if subscriber is not None and not subscriber.storage.held and wanted:
-                    first = self._position(subscriber)
-                    routed[queue], _ = subscriber.deliver([each for each in wanted if each[0] >= first])
+                if subscriber is not None and not subscriber.storage.held and len(wanted[0]):
+                    routed[queue] = subscriber.deliver_many(wanted, self._position(subscriber))
             self._log.advance(matches.end)
             return routed
 
@@ -410,16 +447,20 @@ COLUMNS = ("sequence", "priority", "visible_at", "received_at", "expires_at", "s
 _LENGTH = struct.Struct(">I")
 
 
+_EMPTY = [array("q")] * len(COLUMNS)
+
+
 def encode_matches(matches: Matches) -> bytes:
     """The bytes of matches, as described above."""
-    rows = [row for wanted in matches.queues.values() for row in wanted]
-    queues = [(name, len(wanted)) for name, wanted in matches.queues.items()]
+    queues = [(name, len(wanted[0])) for name, wanted in matches.queues.items()]
     head = json.dumps({"start": matches.start, "end": matches.end, "queues": queues}).encode()
-    columns = [array("q", column) for column in zip(*rows, strict=True)]
-    if sys.byteorder == "big":
+    content = array("q")
+    for columns in zip(*matches.queues.values(), strict=True):
         for column in columns:
-            column.byteswap()
-    return b"".join([_LENGTH.pack(len(head)), head, *(column.tobytes() for column in columns)])
+            content += column
+    if sys.byteorder == "big":
+        content.byteswap()
+    return b"".join([_LENGTH.pack(len(head)), head, content])
 
 
 def decode_matches(data: bytes) -> Matches:
@@ -433,11 +474,11 @@ def decode_matches(data: bytes) -> Matches:
         total = sum(count for _, count in head["queues"])
         if len(content) != len(COLUMNS) * total:
             raise ValueError("too few or too many bytes")
-        columns = [content[at * total : (at + 1) * total] for at in range(len(COLUMNS))]
-        rows: list[Wanted] = list(zip(*columns, strict=True))
-        queues, at = {}, 0
+        queues: dict[str, Sequence[Column]] = {}
+        at = 0
         for name, count in head["queues"]:
-            queues[str(name)] = rows[at : at + count]
+            starts = range(at, at + len(COLUMNS) * total, total)
+            queues[str(name)] = [content[start : start + count] for start in starts] if total else _EMPTY
             at += count
         return Matches(int(head["start"]), int(head["end"]), queues)
     except (ValueError, KeyError, TypeError, struct.error) as error:

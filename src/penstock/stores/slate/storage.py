@@ -1,5 +1,6 @@
 """A queue's storage in a slate store: collects the records that change, for the next commit."""
 
+from bisect import bisect_left
 from collections.abc import Callable, Iterator, Sequence
 from itertools import repeat
 from typing import TYPE_CHECKING, cast
@@ -242,6 +243,20 @@ class SlateStorage:
         self.published[bucket] = self.published.get(bucket, 0) | 1 << (seq & _IN_BUCKET)
         self._changed.add(bucket)
         self._resized.add(bucket)
+
+    def deliver_many(self, seqs: Sequence[int], sizes: Sequence[int], now: int) -> None:
+        """Note delivered messages in ascending order, whose bodies are in the log; move() follows."""
+        self._at = max(self._at, now)
+        self.followed.stored += sum(sizes)
+        start = 0
+        while start < len(seqs):
+            bucket = seqs[start] >> BUCKET_BITS
+            end = bisect_left(seqs, (bucket + 1) << BUCKET_BITS, start)
+            bits = sum(1 << (seq & _IN_BUCKET) for seq in seqs[start:end])
+            self.published[bucket] = self.published.get(bucket, 0) | bits
+            self._changed.add(bucket)
+            self._resized.add(bucket)
+            start = end
 
     def sort(self, unsorted: set[int]) -> None:
         """Write these buckets with the next commit: another program listed their messages under another key."""

@@ -24,7 +24,7 @@ from penstock.contract.streams import StreamInfo
 from penstock.contract.tables import Opener, Part, Read, Staged, Tables, Target
 from penstock.engine.arrow_columns import (
     BODY,
-    attempt_row,
+    attempts_of,
     batches_of,
     joined,
     parts_of,
@@ -64,6 +64,8 @@ _COMMITTING = "committing"  # once this file is staged, only the owner may remov
 
 class SlateTables(Tables):
     """The tables of slate stores."""
+
+    has_history = True
 
     def parts(self, read: Read, schema: pa.Schema, owner: int) -> Sequence[Part]:
         log = parse(read.store).log
@@ -150,20 +152,16 @@ def _parts(view: View, taken: Snapshot, log: str, read: Read, schema: pa.Schema)
         ledger.state.advance(now)
     if read.table == "messages":
         return _messages(ledgers, taken, log, read.states, schema)
-    made = rows_as_batch(_queues(ledgers) if read.table == "queues" else _attempts(ledgers), schema)
-    return [RowsPart(None, log, _sent(made), ())] if len(made) else []
+    if read.table == "queues":
+        made = rows_as_batch(_queues(ledgers), schema)
+    else:
+        made = joined([attempts_of(name, ledger.state, schema) for name, ledger in ledgers.items()])
+    return [RowsPart(None, log, _sent(part), ()) for part in parts_of(made, bodies=False)] if len(made) else []
 
 
 def _queues(ledgers: dict[str, Ledger]) -> Iterator[dict[str, Any]]:
     for name, ledger in ledgers.items():
         yield queue_row(name, ledger.settings, ledger.state.counts())
-
-
-def _attempts(ledgers: dict[str, Ledger]) -> Iterator[dict[str, Any]]:
-    for name, ledger in ledgers.items():
-        for seq in ledger.state.attempted():
-            for attempt in ledger.state.attempts(seq):
-                yield attempt_row(name, str(seq), attempt)
 
 
 def _messages(
@@ -172,9 +170,8 @@ def _messages(
     bodies = bool(BODY.intersection(schema.names))
     wanted = dict.fromkeys([*sources_of(schema.names), "seq", "size"])
     wanted = {name: None for name in wanted if name not in ("place", "crc")}
-    found = [
-        rows_of(ledger.state.pages(), number, wanted, states) for number, ledger in enumerate(ledgers.values())
-    ]
+    contents = [ledger.state for ledger in ledgers.values()]
+    found = [rows_of(each.pages(), number, wanted, states, each.history) for number, each in enumerate(contents)]
     found = [each for each in found if len(each)]
     if not found:
         return []

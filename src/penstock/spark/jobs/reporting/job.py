@@ -54,12 +54,8 @@ def report(
         raise NotSupported("reports are drawn by matplotlib: pip install 'penstock[report]'") from error
     session = own_session(spark)
     settings = table(session, url, "queues", "name string, keep_done double").collect()
-    facts, attempts = gathered(session, url, path)
-    facts.persist()  # one snapshot for all queries
-    try:
+    with gathered(session, url, path) as (facts, attempts):
         numbers = compute(facts, attempts, [row["name"] for row in settings], length)
-    finally:
-        facts.unpersist()
     # The queue `default` always exists, and is often unused.
     used = {each.queue for each in numbers.queues if each.put or each.queue != DEFAULT}
     not_kept = sorted(row["name"] for row in settings if row["keep_done"] == 0 and row["name"] in used)

@@ -20,12 +20,18 @@ message in both counts as the store has it, which may be later.
 """
 
 import re
-from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
+from functools import reduce
+from itertools import pairwise
+from math import ceil
 from typing import TYPE_CHECKING, Any
 
-from pyspark.sql import Window
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as F  # noqa: N812 - as everyone calls it
 
 from penstock.contract.message import ORIGIN_HEADER, REASON_HEADER, STATES
@@ -34,11 +40,12 @@ from penstock.spark.jobs.archive_table import archived
 from penstock.spark.jobs.runs import table
 
 if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame, Row, SparkSession
+    from pyspark.sql import Column, Row, SparkSession
 
 MOST_ATTEMPTS = 10  # this many and more count as one number
 _PERCENTILES = (0.5, 0.9, 0.99)
-_ACCURACY = 10_000  # a percentile is off by at most one rank in this many
+_ACCURACY = 10_000  # a percentile of a queue that is not among the largest is off by at most one rank in this many
+_DIGITS = 4  # of percentiles of the largest, in milliseconds
 _TOP = 12  # queues with windows of their own
 _REASONS = 12
 _CONSUMERS = 50
@@ -132,12 +139,18 @@ def checked_windows(windows: Windows) -> Windows:
 # One row per message
 
 
-def gathered(session: "SparkSession", store: str, archive: str | None) -> "tuple[DataFrame, DataFrame]":
-    """One row per message, and one row per attempt."""
-    attempts = table(session, store, "attempts", _ATTEMPTS)
+@contextmanager
+def gathered(session: "SparkSession", store: str, archive: str | None) -> Iterator[tuple[DataFrame, DataFrame]]:
+    """One row per message, and one row per attempt, kept for several queries."""
+    attempts = stored_attempts = table(session, store, "attempts", _ATTEMPTS).persist()
     stored = table(session, store, "messages", _MESSAGES)
-    first = attempts.groupBy("queue", "id").agg(F.min("claimed_at").alias("first_claim"))
-    messages = stored.join(first, ["queue", "id"], "left")
+    # Most messages have one claim, which is in their own row. Spark learns here how few have more, and sends those
+    # to all tasks instead of sorting all messages.
+    more = (
+        attempts.where("outcome <> 'acked'").groupBy("queue", "id").agg(F.min("claimed_at").alias("first_claim"))
+    )
+    more.persist().count()
+    messages = stored.join(more, ["queue", "id"], "left")
     if archive is not None:
         old = archived(session, archive).join(stored.select(_IDENTITY), _IDENTITY, "anti")
         first_claim = F.array_min(F.transform("history", lambda each: each["claimed_at"]))
@@ -146,11 +159,16 @@ def gathered(session: "SparkSession", store: str, archive: str | None) -> "tuple
         of_attempt = [name for name in _ATTEMPT if name not in ("queue", "id")]
         each = each.select("queue", "id", *(F.col(f"attempt.{name}").alias(name) for name in of_attempt))
         attempts = attempts.unionByName(each)
-    return _timed(messages), attempts.withColumn("reason", F.substring("reason", 1, _REASON))
+    facts = _timed(messages).persist()
+    try:
+        yield facts, attempts.withColumn("reason", F.substring("reason", 1, _REASON))
+    finally:
+        for each in facts, more, stored_attempts:
+            each.unpersist()
 
 
-def _timed(messages: "DataFrame") -> "DataFrame":
-    claimed = F.coalesce("first_claim", "claimed_at")
+def _timed(messages: DataFrame) -> DataFrame:
+    claimed = F.least("first_claim", "claimed_at")
     # The moment when a message could first be claimed. A retry sets visible_at again, to after the first claim.
     ready = F.when(F.col("visible_at") <= claimed, F.col("visible_at")).otherwise(F.col("received_at"))
     settled = F.col("state").isin("done", "failed")
@@ -208,6 +226,15 @@ class Figures:
     waiting: Times = field(default_factory=Times)
     processing: Times = field(default_factory=Times)
     attempts: dict[int, int] = field(default_factory=dict)
+
+    def add(self, state: str, attempts: int | None, count: int) -> None:
+        """Count messages of one state; settled ones by their attempts."""
+        self.states[state] += count
+        self.put += count
+        self.done += count if state == "done" else 0
+        self.failed += count if state == "failed" else 0
+        if attempts is not None:
+            self.attempts[attempts] = self.attempts.get(attempts, 0) + count
 
 
 @dataclass
@@ -303,37 +330,131 @@ def remembered(history: Mapping[str, Any]) -> tuple[Windows, list[Slice]] | None
     return windows, slices
 
 
-def compute(facts: "DataFrame", attempts: "DataFrame", names: list[str], length: int | None) -> Numbers:
+def compute(facts: DataFrame, attempts: DataFrame, names: list[str], length: int | None) -> Numbers:
     """The numbers of all messages; `names` are all queues, also those without messages."""
-    rows = facts.rollup("queue").agg(F.grouping("queue").alias("every"), *_measures()).collect()
-    known = {row["queue"]: _figures(row, row["queue"]) for row in rows if not row["every"]}
-    every = next((row for row in rows if row["every"]), None)
-    empty = dict.fromkeys(STATES, 0)
-    total = _figures(every, _ALL) if every is not None else Figures(_ALL, empty)
-    queues = list(known.values()) + [Figures(name, dict(empty)) for name in names if name not in known]
-    queues.sort(key=lambda each: (-each.put, each.queue))
-    if every is None or not every["put"]:
-        return Numbers(None, 0, 0, total, queues, {}, {})
-    for row in _attempts(facts):
-        known[row["queue"]].attempts[row["attempts"]] = row["count"]
-    total.attempts = dict(sorted(sum((Counter(each.attempts) for each in queues), Counter()).items()))
-    windows = checked_windows(windows_of(every["first"], every["last"], length))
-    top = [each.queue for each in queues[:_TOP] if each.put]
-    series = _slices(facts, windows, top), _reasons(facts, attempts, top)
-    moment = every["first"], every["last"]
-    return Numbers(windows, *moment, total, queues, *series, _consumers(attempts), _dead_letters(facts))
-
-
-def _measures() -> "list[Column]":
-    moments = F.greatest("put_at", "first_claim", "settled_at")
-    return [
-        F.count("*").alias("put"),
+    capped = (
+        F.when(F.col("attempts") > MOST_ATTEMPTS, MOST_ATTEMPTS).otherwise(F.col("attempts")).alias("attempts")
+    )
+    moments = (
         F.min("put_at").alias("first"),
-        F.max(moments).alias("last"),
-        *(F.count_if(F.col("state") == state).alias(state) for state in STATES),
-        *_times("waiting"),
-        *_times("processing"),
+        F.max(F.greatest("put_at", "first_claim", "settled_at")).alias("last"),
+    )
+    rows = facts.groupBy("queue", "state", capped).agg(F.count("*").alias("count"), *moments).collect()
+    rows.sort(key=lambda row: row["attempts"] or 0)
+    known = {name: Figures(name, dict.fromkeys(STATES, 0)) for name in [*names, *(row["queue"] for row in rows)]}
+    total = Figures(_ALL, dict.fromkeys(STATES, 0))
+    for row in rows:
+        for each in known[row["queue"]], total:
+            each.add(row["state"], row["attempts"], row["count"])
+    queues = sorted(known.values(), key=lambda each: (-each.put, each.queue))
+    if not rows:
+        return Numbers(None, 0, 0, total, queues, {}, {})
+    first, last = min(row["first"] for row in rows), max(row["last"] for row in rows)
+    windows = checked_windows(windows_of(first, last, length))
+    top = [each.queue for each in queues[:_TOP] if each.put]
+    slices = _slices(facts, windows, {_ALL: total, **{name: known[name] for name in top}})
+    _time_others(facts, top, known)
+    reasons = _reasons(facts, attempts, top)
+    return Numbers(
+        windows, first, last, total, queues, slices, reasons, _consumers(attempts), _dead_letters(facts)
+    )
+
+
+def _slices(facts: DataFrame, windows: Windows, figures: Mapping[str, Figures]) -> dict[str, list[Slice]]:
+    """The windows of each series, from the events of each message: put, first claim, settled; times of `figures`.
+
+    Spark counts the events with the same queue, window and time. The rest is few enough to be ranked here.
+    """
+    top = [name for name in figures if name != _ALL]
+    queue = F.when(F.col("queue").isin(top), F.col("queue")).alias("queue")
+    no_time = F.lit(None).cast("bigint")
+
+    def counted(what: "Column", at: str, took: "Column") -> DataFrame:
+        number = F.floor((F.col(at) - windows.first) / windows.length).cast("int").alias("window")
+        groups = queue, what.alias("what"), number, _rounded(took).alias("took")
+        events = facts.where(F.col(at).isNotNull()).groupBy(*groups)
+        return events.agg(F.count("*").alias("count"), F.max(took).alias("most"))
+
+    parts = [
+        counted(F.lit("put"), "put_at", no_time),
+        counted(F.lit("waiting"), "first_claim", F.col("waiting")),
+        counted(F.col("state"), "settled_at", no_time),
+        counted(F.lit("processing"), "settled_at", F.col("processing")),
     ]
+    events = _Events(reduce(DataFrame.unionAll, parts).toArrow(), windows.count)
+    found = {name: [Slice(start) for start in windows.starts()] for name in figures}
+    for name, slices in found.items():
+        own = events.of(None if name == _ALL else name)
+        for what in ("put", "done", "failed"):
+            for each, count in zip(slices, own.counts(what), strict=True):
+                setattr(each, what, count)
+        for what in ("waiting", "processing"):
+            in_windows, in_all = own.times(what)
+            setattr(figures[name], what, in_all)
+            for each, times in zip(slices, in_windows, strict=True):
+                setattr(each, what, times)
+        depth = 0
+        for each in slices:
+            depth += each.put - each.done - each.failed
+            each.depth = depth
+    return found
+
+
+def _rounded(took: "Column") -> "Column":
+    """Milliseconds: exact below ten seconds, then their first four digits."""
+    rounded = took
+    for digits in range(_DIGITS, 18):
+        rounded = F.when(took >= 10**digits, took - took % 10 ** (digits - _DIGITS + 1)).otherwise(rounded)
+    return rounded
+
+
+class _Events:
+    """Counts of events by queue, kind, window and time, as columns."""
+
+    def __init__(self, rows: pa.Table, windows: int) -> None:
+        self._rows = rows
+        self._windows = windows
+        self._what = rows["what"].to_numpy()
+        self._window, self._count = rows["window"].to_numpy(), rows["count"].to_numpy()
+        self._took, self._most = (pc.fill_null(rows[name], 0).to_numpy() for name in ("took", "most"))
+
+    def of(self, queue: str | None) -> "_Events":
+        """Those of one queue, or of all."""
+        return self if queue is None else _Events(self._rows.filter(pc.field("queue") == queue), self._windows)
+
+    def counts(self, what: str) -> list[int]:
+        """The number of events in each window."""
+        chosen, counts = self._what == what, np.zeros(self._windows, np.int64)
+        np.add.at(counts, self._window[chosen], self._count[chosen])
+        return [int(each) for each in counts]
+
+    def times(self, what: str) -> tuple[list[Times], Times]:
+        """The distribution of a time in each window, and in all of them."""
+        chosen = np.flatnonzero(self._what == what)
+        chosen = chosen[np.lexsort((self._took[chosen], self._window[chosen]))]
+        cuts = np.searchsorted(self._window[chosen], np.arange(self._windows + 1)).tolist()
+        in_windows = [self._distribution(chosen[start:end]) for start, end in pairwise(cuts)]
+        return in_windows, self._distribution(chosen[np.argsort(self._took[chosen], kind="stable")])
+
+    def _distribution(self, rows: Any) -> Times:
+        """The distribution of rows that are in the order of their times."""
+        if not len(rows):
+            return Times()
+        reached = np.cumsum(self._count[rows])
+        count = int(reached[-1])
+        ranks = [ceil(round(share * count, 6)) for share in _PERCENTILES]
+        shares = self._took[rows][np.searchsorted(reached, ranks)]
+        return Times(count, *[float(each) / 1000 for each in (*shares, self._most[rows].max())])
+
+
+def _time_others(facts: DataFrame, top: list[str], known: Mapping[str, Figures]) -> None:
+    """Set the times of the queues that are not among the largest."""
+    if all(name in top or not each.put for name, each in known.items()):
+        return
+    others = facts.where(~F.col("queue").isin(top)).groupBy("queue")
+    for row in others.agg(*_times("waiting"), *_times("processing")).collect():
+        each = known[row["queue"]]
+        each.waiting, each.processing = _times_of(row, "waiting"), _times_of(row, "processing")
 
 
 def _times(name: str) -> "list[Column]":
@@ -345,23 +466,11 @@ def _times(name: str) -> "list[Column]":
     ]
 
 
-def _figures(row: "Row", queue: str) -> Figures:
-    states = {state: row[state] for state in STATES}
-    waiting, processing = _times_of(row, "waiting"), _times_of(row, "processing")
-    return Figures(queue, states, row["put"], row["done"], row["failed"], waiting, processing)
-
-
 def _times_of(row: "Row", name: str) -> Times:
     if not row[f"{name}_count"]:
         return Times()
     found = [each / 1000 for each in (*row[f"{name}_percentiles"], row[f"{name}_max"])]
     return Times(row[f"{name}_count"], *found)
-
-
-def _attempts(facts: "DataFrame") -> "list[Row]":
-    capped = F.least("attempts", F.lit(MOST_ATTEMPTS)).alias("attempts")
-    counted = facts.where("attempts IS NOT NULL").groupBy("queue", capped).agg(F.count("*").alias("count"))
-    return counted.orderBy("attempts").collect()
 
 
 def _series(top: list[str]) -> "Column":
@@ -370,41 +479,7 @@ def _series(top: list[str]) -> "Column":
     return F.when(F.col("queue").isin(top), F.array(F.lit(_ALL), F.col("queue"))).otherwise(every)
 
 
-def _slices(facts: "DataFrame", windows: Windows, top: list[str]) -> dict[str, list[Slice]]:
-    """The windows of each series, from the events of each message: put, first claim, settled."""
-    no_time = F.lit(None).cast("bigint")
-    moments = F.array(
-        F.struct(F.lit("put").alias("what"), F.col("put_at").alias("at"), no_time.alias("took")),
-        F.struct(F.lit("waiting").alias("what"), F.col("first_claim").alias("at"), F.col("waiting").alias("took")),
-        F.struct(F.col("state").alias("what"), F.col("settled_at").alias("at"), no_time.alias("took")),
-        F.struct(
-            F.lit("processing").alias("what"), F.col("settled_at").alias("at"), F.col("processing").alias("took")
-        ),
-    )
-    events = facts.select(F.explode(moments).alias("event"), _series(top).alias("series")).where(
-        "event.at IS NOT NULL"
-    )
-    number = F.floor((F.col("event.at") - windows.first) / windows.length).cast("int").alias("window")
-    took = F.col("event.took").alias("took")
-    each = events.select(F.explode("series").alias("series"), number, F.col("event.what").alias("what"), took)
-    found: dict[str, list[Slice]] = {}
-    for row in (
-        each.groupBy("series", "window", "what").agg(F.count("*").alias("count"), *_times("took")).collect()
-    ):
-        if row["series"] not in found:
-            found[row["series"]] = [Slice(start) for start in windows.starts()]
-        timed = row["what"] in ("waiting", "processing")
-        value: Any = _times_of(row, "took") if timed else row["count"]
-        setattr(found[row["series"]][row["window"]], row["what"], value)
-    for series in found.values():
-        depth = 0
-        for one in series:
-            depth += one.put - one.done - one.failed
-            one.depth = depth
-    return {name: found[name] for name in (_ALL, *top)}
-
-
-def _consumers(attempts: "DataFrame") -> list[Consumer]:
+def _consumers(attempts: DataFrame) -> list[Consumer]:
     """The consumers with the most claims."""
     found = attempts.groupBy("consumer").agg(
         F.count_distinct("queue", "id").alias("messages"),
@@ -416,7 +491,7 @@ def _consumers(attempts: "DataFrame") -> list[Consumer]:
     return [Consumer(**row.asDict()) for row in most.collect()]
 
 
-def _dead_letters(facts: "DataFrame") -> list[DeadLetters]:
+def _dead_letters(facts: DataFrame) -> list[DeadLetters]:
     """Messages with the headers of dead letters, by the queue where they failed and the one where they are."""
     found = facts.where("origin IS NOT NULL").groupBy("origin", "queue").agg(
         F.count("*").alias("messages"),
@@ -430,7 +505,7 @@ def _dead_letters(facts: "DataFrame") -> list[DeadLetters]:
     ]
 
 
-def _reasons(facts: "DataFrame", attempts: "DataFrame", top: list[str]) -> dict[str, list[Reason]]:
+def _reasons(facts: DataFrame, attempts: DataFrame, top: list[str]) -> dict[str, list[Reason]]:
     """The most frequent reasons of all queues, and of each of the largest."""
     failed = facts.where("state = 'failed'").select(
         "queue", "reason", F.lit(0).alias("one"), F.lit(1).alias("message")
