@@ -180,7 +180,8 @@ export class Messages {
     dialogs.ask({
       title: "Revoke leases", danger: true, button: `Revoke ${format.plural(ids.length, "lease")}`,
       text: [`${many} of ${this.queue} will be available again at once, with attempts as counted.`,
-        `The ${one ? "consumer that holds it loses its lease" : "consumers that hold them lose their leases"}: what ${one ? "it does" : "they do"} with ${one ? "it" : "them"} will be refused. If ${one ? "it is" : "they are"} still working, that work is done twice.`],
+        one ? "The consumer that holds it loses its lease, and its ack will be refused. If it is still working, the work is done twice."
+          : "The consumers that hold them lose their leases, and their acks will be refused. Where one is still working, the work is done twice."],
       run: () => api.revoke(this.queue, ids),
       done: (count) => { done(); this.app.tell(`${format.plural(count, "message")} available again.`); },
     });
