@@ -854,7 +854,7 @@ def test_a_message_that_is_passed_over_is_noticed(bench: Bench, take: str, acros
 
 def test_a_queue_that_says_it_is_empty_and_is_not_is_noticed(bench: Bench) -> None:
     bench.put(b"a")
-    bench.broken.replaces("claim", lambda *_: [])
+    bench.broken.replaces("claim", lambda *_, ack: [])
     bench.claim()
     bench.refuses("message 1 was available, but op-2 got 0 messages")
 
