@@ -10,10 +10,11 @@ import os
 import random
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
+from typing import Literal
 
 import penstock
 from benchmarks import peers
@@ -29,8 +30,8 @@ THREADS, QUEUES = 16, 100
 class Popping(peers.Peer):
     """The journal store, used like peers without acknowledgement: one durable step takes a message out."""
 
-    def __init__(self, folder: Path) -> None:
-        self.store = penstock.open(folder)
+    def __init__(self, folder: Path, sync: Literal["always", "never"] = "always") -> None:
+        self.store = penstock.open(folder, sync=sync)
         self.queue = self.store.queue()
 
     def put(self, payload: bytes) -> object:
@@ -139,6 +140,34 @@ def _put_by_threads_on_many_queues(folder: Path) -> float:
         return _rate_of_threads(lambda dice: dice.choice(queues).put(dice.choice(payloads)), lambda: None)
 
 
+# Processor time of one message at a time, without syncs: what Penstock itself costs
+
+
+def _cpu_of_put(folder: Path) -> float:
+    payloads = random_payloads(PREFILLED)
+    with closing(Popping(folder, sync="never")) as queue:
+        return _cpu(queue.put, payloads)
+
+
+def _cpu_of_consuming(kind: type[Popping]) -> Measure:
+    def measure(folder: Path) -> float:
+        payloads = random_payloads(PREFILLED)
+        with closing(kind(folder, sync="never")) as queue:
+            for payload in payloads:
+                queue.put(payload)
+            return _cpu(lambda _: queue.consume(), payloads)
+
+    return measure
+
+
+def _cpu(step: Callable[[bytes], object], payloads: Sequence[bytes]) -> float:
+    """Microseconds of processor time of a step."""
+    started = time.process_time()
+    for payload in payloads:
+        step(payload)
+    return (time.process_time() - started) / len(payloads) * 1e6
+
+
 # Batches
 
 
@@ -166,6 +195,7 @@ def _claim_and_ack_many(folder: Path) -> float:
 # The cells
 
 ONE, TOGETHER, BULK = "journal, one thread", "journal, 16 threads", "journal, batches of 1,000"
+CPU = "journal, processor time without syncs"
 
 
 def _compared(
@@ -202,6 +232,9 @@ CELLS = [
         "higher",
         against={RAW_APPEND: 2},
     ),
+    Cell("journal, processor time of put", CPU, "us", _cpu_of_put, "lower"),
+    Cell("journal, processor time of pop", CPU, "us", _cpu_of_consuming(Popping), "lower"),
+    Cell("journal, processor time of claim and ack", CPU, "us", _cpu_of_consuming(Acking), "lower"),
     _in_bulk("put_many(1,000)", _put_many, of_raw=0.3),
     _in_bulk("claim(1,000) and ack", _claim_and_ack_many, of_raw=0.2),
 ]

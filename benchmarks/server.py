@@ -12,10 +12,13 @@ import resource
 import statistics
 import time
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import uvloop
 
+import penstock
+import penstock.aio
 from benchmarks.brokers import EVERY, Broker, Penstock
 from benchmarks.brokers.connection import Claimed, Connection
 from benchmarks.harness import RAW_APPEND, Cell
@@ -26,6 +29,7 @@ SECONDS, WARM_UP = 1.0, 0.2  # of a measurement, and before it
 MANY, FEW = 64, 4  # connections: for single messages, and for batches
 BATCH = 100
 PREFILLED, PREFILLED_BATCHES = 5_000, 300  # messages and batches to consume
+PREFILLED_BY_CLIENT = 60_000
 SAMPLES, UNTIMED = 300, 20
 PARKING = 0.002  # seconds until a consumer's request has reached the broker
 IDLE, IDLE_WAIT, IDLE_SECONDS = 5_000, 60, 10
@@ -133,6 +137,88 @@ async def _fill(broker: Broker, count: int) -> None:
     await _rate(producers, _putting(batch), batch, PATIENCE, most=count)
     for each in producers:
         each.close()
+
+
+# Our own client
+
+
+def _calling(coroutines: bool, call: str) -> Callable[[Path], float]:
+    """Operations per second of MANY callers of one client: threads, or coroutines."""
+
+    def measure(folder: Path) -> float:
+        with Penstock(folder) as running:
+            url = f"http://127.0.0.1:{running.port}"
+            if coroutines:
+                return uvloop.run(_by_coroutines(url, call))
+            with penstock.open(url) as store:
+                return _by_threads(store.queue(), call)
+
+    return measure
+
+
+def _by_threads(queue: penstock.Queue, call: str) -> float:
+    (payload,) = random_payloads(1)
+    _prefill(queue.put_many, call)
+
+    def put() -> None:
+        queue.put(payload)
+
+    def consume_one() -> None:
+        (claimed,) = queue.claim()
+        claimed.ack()
+
+    step = put if call == "put" else consume_one
+    started = time.perf_counter()
+    end = started + SECONDS
+
+    def live(_: int) -> int:
+        count = 0
+        while time.perf_counter() < end:
+            step()
+            count += 1
+        return count
+
+    with ThreadPoolExecutor(MANY) as threads:
+        return sum(threads.map(live, range(MANY))) / (time.perf_counter() - started)
+
+
+async def _by_coroutines(url: str, call: str) -> float:
+    (payload,) = random_payloads(1)
+    async with await penstock.aio.open(url) as store:
+        queue = await store.queue()
+        for drafts in _prefilling(call):
+            await queue.put_many(drafts)
+
+        async def put() -> None:
+            await queue.put(payload)
+
+        async def consume_one() -> None:
+            (claimed,) = await queue.claim()
+            await claimed.ack()
+
+        step = put if call == "put" else consume_one
+        started = time.perf_counter()
+        end = started + SECONDS
+
+        async def live() -> int:
+            count = 0
+            while time.perf_counter() < end:
+                await step()
+                count += 1
+            return count
+
+        return sum(await asyncio.gather(*(live() for _ in range(MANY)))) / (time.perf_counter() - started)
+
+
+def _prefilling(call: str) -> Iterator[list[bytes]]:
+    """Batches of messages to be consumed: more than a second's."""
+    for _ in range(0 if call == "put" else PREFILLED_BY_CLIENT // 1_000):
+        yield random_payloads(1_000)
+
+
+def _prefill(put_many: Callable[[list[bytes]], object], call: str) -> None:
+    for drafts in _prefilling(call):
+        put_many(drafts)
 
 
 # Latency
@@ -270,6 +356,12 @@ def _cells() -> Iterator[Cell]:
     single = f"claim and ack, {MANY} connections"
     against = _targets(single, INSTALLED, 0.4, RedisStream=None, RedisList=None)
     yield from _rates(single, SINGLE, consume(MANY, 1, PREFILLED), INSTALLED, against)
+
+    for call in ("put", "claim and ack"):
+        against = {f"{broker.name}, {call}, {MANY} connections": 1.0 for broker in INSTALLED}
+        for kind in ("coroutines", "threads"):
+            measured = _calling(kind == "coroutines", call)
+            yield Cell(f"our client, {call}, {MANY} {kind}", SINGLE, "ops/s", measured, "higher", against)
 
     what = f"put {BATCH} at once"
     yield from _rates(what, BULK, put(FEW, BATCH), BATCHING, _targets(what, BATCHING, 1))

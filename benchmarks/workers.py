@@ -137,9 +137,9 @@ def table(results: Path) -> str:
         one, many, half, most = (f"{system.name}, {what}" for what in (ONE, MANY, _start(50), _start(99)))
         rates = [_value(cells, one), _times(cells, ONE, one), _value(cells, many)]
         rates.append(_times(cells, MANY, many) or _times(cells, MANY, one))
-        if any(rates):
-            starts = f"{_value(cells, half)} / {_value(cells, most)}"
-            lines.append(f"| {system.name} | {' | '.join(rates)} | {starts} | {system.survives} |")
+        starts = [value for value in (_value(cells, half), _value(cells, most)) if value]
+        if any(rates) or starts:
+            lines.append(f"| {' | '.join([system.name, *rates, ' / '.join(starts), system.survives])} |")
     return "\n".join(lines)
 
 

@@ -654,6 +654,6 @@ def test_the_table_of_workers_says_how_many_times_as_fast_and_what_survives(tmp_
     results = summary([ours, peer], [sample(ours.name, 1, 100), sample(peer.name, 1, 50)])
     write_json(results, tmp_path / "workers.json")
     assert workers.table(tmp_path / "workers.json").splitlines()[2:] == [
-        "| Penstock | 100 |  |  |  |  /  | yes |",
-        "| RQ, Redis | 50 | 2 x |  |  |  /  | no |",
+        "| Penstock | 100 |  |  |  |  | yes |",
+        "| RQ, Redis | 50 | 2 x |  |  |  | no |",
     ]

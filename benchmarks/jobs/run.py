@@ -15,7 +15,7 @@ from benchmarks.jobs.environment import program
 from benchmarks.jobs.systems import APPS, GREETING, System
 
 ROOT = Path(__file__).parents[2]
-WARM_UP = 100  # jobs before a measurement: every worker has its connections then
+WARM_UP = 40  # jobs before a measurement: every worker has its connections then
 PATIENCE = 60  # seconds after which a system counts as hung
 GLANCE = 0.005
 

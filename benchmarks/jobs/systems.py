@@ -73,7 +73,7 @@ CELERY = Library("celery", ("celery", "-A", f"{APPS}.celery", "worker", "--concu
 DRAMATIQ = Library(
     "dramatiq", ("dramatiq", f"{APPS}.dramatiq", "--processes", "2", "--threads", "4"), ("dramatiq",)
 )
-RQ = Library("rq", ("rq", "worker-pool", "--num-workers", "8", "--url", REDIS), ("rq",), jobs=200, batches=200)
+RQ = Library("rq", ("rq", "worker-pool", "--num-workers", "8", "--url", REDIS), ("rq",), jobs=100, batches=100)
 HUEY = Library("huey", ("huey_consumer", f"{APPS}.huey.huey", "--workers", "8"), ("huey",))
 PROCRASTINATE = Library(
     "procrastinate",

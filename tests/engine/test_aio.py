@@ -11,7 +11,7 @@ import pytest
 
 import penstock
 from penstock import InvalidArgument, LeaseExpired, QueueNotFound, StoreClosed, StoreUnreachable, aio
-from penstock.contract.operations import Pop
+from penstock.contract.operations import Claim, Pop
 from penstock.engine.backend import Engine
 from penstock.engine.coroutines import LocalBackend
 from penstock.http.client import connection as pools
@@ -365,6 +365,37 @@ def test_a_put_that_is_cancelled_at_once_is_not_made_and_the_others_are(tmp_path
             assert [message.payload async for message in queue.messages()] == [b"a", b"c"]
 
     run(check())
+
+
+class Gone:
+    """A caller that has gone before it is answered."""
+
+    def done(self) -> bool:
+        return True
+
+    def set_result(self, result: object, /) -> None:
+        raise AssertionError("it is answered")
+
+    def set_exception(self, error: BaseException, /) -> None:
+        raise AssertionError("it is answered") from error
+
+
+@pytest.mark.parametrize("url", ["memory:", "journal"])
+def test_a_message_whose_consumer_goes_during_the_commit_is_given_back(url: str, tmp_path: Path) -> None:
+    async def run(store: penstock.Store) -> None:
+        queue, owned = store.queue(), engine_of(store)
+        assert owned is not None
+        backend = LocalBackend(owned)
+        queue.put(b"a")
+        assert backend.begin(Claim("default"), Gone())
+        assert queue.counts()["in_flight"] == 1
+        while not queue.counts()["available"]:
+            await asyncio.sleep(0.001)
+        await backend.detach()
+        assert [attempt.outcome for attempt in queue.attempts("1")] == ["released"]
+
+    with penstock.open(url if url == "memory:" else tmp_path / url) as store:
+        asyncio.run(run(store))
 
 
 def test_a_consumer_that_was_cancelled_takes_no_message_that_is_put_later() -> None:

@@ -176,6 +176,16 @@ def test_a_consumer_that_waits_holds_nobody_up(client: str) -> None:
         server.stop()
 
 
+def test_a_consumer_that_may_wait_gets_what_is_there_with_the_others(client: str) -> None:
+    with crowded(client, SETTLED, _claimed(1), NOTHING, _claimed(2)) as (crowd, server):
+        futures = crowd.calls(_ack("1.ff"), lambda queue: queue.claim(wait=9), lambda queue: queue.claim(wait=9))
+        assert futures[0].result() is None
+        assert sorted(future.result()[0].id for future in futures[1:]) == ["1", "2"]
+        asked = [jsons.loads(_body(request)) for request in server.requests]
+        assert [each["n"] for each in asked[1:]] == [2, 1, 1]
+        assert [each["wait"] > 0 for each in asked[1:]] == [False, False, True]
+
+
 def test_every_call_of_a_crowd_is_answered_with_its_own(client: str, tmp_path: Path) -> None:
     with penstock.open(tmp_path) as kept:
         kept.create("jobs")

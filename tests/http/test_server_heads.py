@@ -131,3 +131,77 @@ def test_no_more_heads_are_known_than_the_memory_is_to_hold(monkeypatch: pytest.
     long = b"POST /q/messages HTTP/1.1\r\nX: %b\r\nContent-Length: 0\r\n\r\n" % (b"x" * exchange.LONG)
     learned.learn(long, parsed(long, content_length=b"0"))
     assert learned.find(long) is None
+
+
+def ack(message: penstock.Message, queue: str = "jobs") -> bytes:
+    return request("DELETE", f"/{queue}/messages/{message.id}?receipt={message.receipt}")
+
+
+def lines(server: Victim) -> int:
+    return len(server.service.heads._lines)
+
+
+def test_an_ack_whose_header_lines_are_known_does_what_a_first_one_does(
+    victim: Victim, jobs: penstock.Queue
+) -> None:
+    jobs.put_many([b"%d" % number for number in range(4)])
+    first, second, third, fourth = jobs.claim(4)
+    client = victim.tell(ack(first))
+    assert client.answer().status == 204
+    assert lines(victim) == 1
+    client.send(ack(second))
+    assert client.answer().status == 204
+    client.send(ack(third) + ack(fourth))
+    assert [client.answer().status for _ in range(2)] == [204, 204]
+    assert list(jobs.messages()) == []
+    assert known(victim) == 1  # each ack has another path: none of them is asked for again
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        request("DELETE", "/jobs/messages/1?receipt=1.0000000000000000"),
+        request("DELETE", "/jobs/messages/1?receipt=2.0000000000000000"),
+        request("DELETE", "/jobs/messages/1?receipt="),
+        request("DELETE", "/jobs/messages/1?receipt=1&receipt=1"),
+        request("DELETE", "/jobs/messages/1?other=1"),
+        request("DELETE", "/jobs/messages/7"),
+        request("DELETE", "/nothing/messages/1?receipt=1.0000000000000000"),
+        request("DELETE", "/nothing/at/all/here"),
+        request("DELETE", "/jobs/messages/%zz"),
+        request("GET", "/nothing/messages"),
+    ],
+)
+def test_a_refusal_is_the_same_whether_the_header_lines_are_known_or_not(
+    victim: Victim, jobs: penstock.Queue, asked: bytes
+) -> None:
+    parsed_first = victim.tell(asked).answer()
+    victim.service.heads._known.clear()
+    client = victim.tell(request("GET", "/jobs"))
+    assert client.answer().status == 200
+    assert lines(victim) == 1
+    client.send(asked)
+    again = client.answer()
+    assert (again.status, again.body) == (parsed_first.status, parsed_first.body)
+    assert again.status >= 400
+
+
+@pytest.mark.parametrize(
+    "header", [b"User-Agent: Mozilla/5.0\r\n", b"Origin: http://localhost\r\n", b"Sec-Fetch-Site: same-origin\r\n"]
+)
+def test_header_lines_of_a_browser_are_checked_each_time(victim: Victim, header: bytes) -> None:
+    victim.tell(request("GET", "/jobs", header)).answer()
+    assert lines(victim) == 0
+
+
+def test_no_more_header_lines_are_known_than_the_memory_is_to_hold(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connection, "_MOST", 3)
+    learned = connection.Heads()
+    for number in range(10):
+        head = b"GET /q/messages HTTP/1.1\r\nX: %d\r\n\r\n" % number
+        learned.learn(head, parsed(head, x=b"%d" % number))
+        assert learned.find_lines(head) is not None
+        assert len(learned._lines) <= 3
+    long = b"GET /q/messages HTTP/1.1\r\nX: %b\r\n\r\n" % (b"x" * exchange.LONG)
+    learned.learn(long, parsed(long))
+    assert learned.find_lines(long) is None

@@ -63,18 +63,18 @@ FOLDER_SCRIPTS: dict[str, Script] = {
     )
 }
 JOURNAL = Kind(
-    "journal", world_for, SCRIPTS, (World,), crashes=0.25, starts=0.03, errors=12, syncs=4, lives=range(10),
+    "journal", world_for, SCRIPTS, (World,), crashes=0.15, starts=0.02, errors=20, syncs=6, lives=range(6),
     many_lives=100, operations=400, parts=2, enough=5_000,
 )  # fmt: skip
 TEXT = Kind(
-    "text", text_world, TEXT_SCRIPTS, (TextWorld, SharedTextWorld), crashes=0.15, starts=0.005, errors=50,
-    syncs=12, shared=("two_processes",),
+    "text", text_world, TEXT_SCRIPTS, (TextWorld, SharedTextWorld), crashes=0.08, starts=0.003, errors=90,
+    syncs=20, shared=("two_processes",),
 )  # fmt: skip
 # The disk is the strict one, on which a rename is durable only once both folders are synced. For what many do at
 # once it has the atomic renames of file systems with a journal: no order of syncs could make up for them.
 FOLDER = Kind(
-    "folder", lambda name, seed: FolderWorld(f"{name} {seed}"), FOLDER_SCRIPTS, (CrowdedWorld,), crashes=0.05,
-    starts=0.003, errors=50, syncs=24, lives=range(3),
+    "folder", lambda name, seed: FolderWorld(f"{name} {seed}"), FOLDER_SCRIPTS, (CrowdedWorld,), crashes=0.03,
+    starts=0.002, errors=90, syncs=40, lives=range(3),
     many_lives=50, atomic_renames=True, parts=3, enough=1_000,
 )  # fmt: skip
 KINDS = (JOURNAL, TEXT, FOLDER)

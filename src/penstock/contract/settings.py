@@ -21,7 +21,7 @@ FIVE_MINUTES = 300_000  # how long idempotency keys and settled receipts are rem
 
 def seconds(name: str, value: float) -> float:
     """The duration; TypeError, InvalidArgument unless it is 0 to MAX_SECONDS."""
-    if isinstance(value, bool) or not isinstance(value, int | float):
+    if type(value) is not float and (isinstance(value, bool) or not isinstance(value, int | float)):
         raise TypeError(f"{name} is a number of seconds, not {type(value).__name__}")
     if not 0 <= value <= MAX_SECONDS:  # neither is NaN
         raise InvalidArgument(f"{name}={value!r} is not a duration; give 0 to {MAX_SECONDS} seconds")

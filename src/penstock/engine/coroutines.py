@@ -58,27 +58,45 @@ Committed: TypeAlias = Callable[[BaseException | None], None]  # called with the
 
 
 class _Pending(NamedTuple):
-    """A coroutine that waits for a commit; `then` runs after the commit in the same thread."""
+    """A caller that waits for a commit; `then` runs after the commit in the same thread."""
 
     written: int
     then: Callable[[], Any] | None
-    future: "asyncio.Future[Any]"
+    asker: "Asker"
 
 
 _written = attrgetter("written")
 
 
 class Asker(Protocol):
-    """A caller that waits for the id of a message: a future, or an object with these methods of one."""
+    """A caller that waits for a result: a future, or an object with these methods of one."""
 
     def done(self) -> bool:
-        """Whether the caller was cancelled."""
+        """Whether the caller was cancelled, or has gone."""
 
-    def set_result(self, id: str, /) -> None:  # noqa: A002 - the contract's word
-        """The message is on stable storage."""
+    def set_result(self, result: Any, /) -> None:
+        """The result, which is on stable storage."""
 
     def set_exception(self, error: BaseException, /) -> None:
-        """The message may not be on stable storage."""
+        """The operation was refused, or may not be on stable storage."""
+
+
+class _Then:
+    """Calls back with the error of a commit, or None."""
+
+    __slots__ = ("_call",)
+
+    def __init__(self, call: Committed) -> None:
+        self._call = call
+
+    def done(self) -> bool:
+        return False
+
+    def set_result(self, result: Any, /) -> None:
+        self._call(None)
+
+    def set_exception(self, error: BaseException, /) -> None:
+        self._call(error)
 
 
 class _PlainPut(NamedTuple):
@@ -164,6 +182,7 @@ class LocalBackend:
         self._gathering = Gathering(self._commit_puts)
         self._in_line: set[asyncio.Future[None]] = set()
         self._hurried = False
+        self._reads: set[asyncio.Task[list[Message]]] = set()
         self._reading = asyncio.Semaphore(_READERS)
 
     def run(self, operation: Operation[Result]) -> Awaitable[Result]:
@@ -237,6 +256,69 @@ class LocalBackend:
         """Put a message without headers and options; the asker gets its id."""
         self._gathering.put(self.engine.find(queue), payload, asker)
 
+    def begin(self, operation: Operation[Any], asker: Asker) -> bool:
+        """Carry out an operation of STEPS that is no put without the cost of a coroutine: 10 of 60 microseconds.
+
+        The asker gets the result. False: nothing was done, and a coroutine has to do it, as it may take long or
+        wait for messages.
+        """
+        engine = self.engine
+        if engine.moves.sources or engine.far:
+            return False
+        live, takes = engine.find(operation.queue), isinstance(operation, Claim)
+        if isinstance(operation, Claim) and (operation.ack or not live.may_give()):
+            return False
+        result, written = live.decide(operation)
+        if takes:
+            if not result.size and operation.wait > 0:
+                return False
+            at_hand = live.at_hand(result) if result.bytes <= _LARGE else None
+            if at_hand is None:  # the bodies have to be read from the disk
+                self._read(live, result, written, asker)
+                return True
+            result = at_hand
+        then = partial(self._end, live, result, asker)
+        if written > live.durable:
+            self._gather(live, _Pending(written, None, _Then(then)))
+        else:  # not from here, or pipelined requests would nest until the stack overflows
+            asyncio.get_running_loop().call_soon(then, None)
+        return True
+
+    def _read(self, live: LiveQueue, taken: Taken, written: int, asker: Asker) -> None:
+        """Hand out messages whose bodies have to be read from the disk."""
+
+        def tell(done: "asyncio.Task[list[Message]]") -> None:
+            self._reads.discard(done)
+            if done.cancelled():
+                return  # the loop ends
+            if (error := done.exception()) is not None:
+                asker.set_exception(error)
+            elif asker.done():
+                self._threads.submit(live.give_back, taken.receipts)
+            else:
+                asker.set_result(done.result())
+
+        reading = asyncio.get_running_loop().create_task(self._handed(live, taken, written))
+        self._reads.add(reading)  # the loop itself keeps no task
+        reading.add_done_callback(tell)
+
+    def _end(self, live: LiveQueue, result: Any, asker: Asker, error: BaseException | None) -> None:
+        """Tell the result of an operation after its commit."""
+        if type(result) is Taken and error is None:
+            if asker.done():  # the consumer has gone
+                self._threads.submit(live.give_back, result.receipts)
+                return
+            try:
+                result = live.hand_out(result)
+            except Exception as unreadable:
+                error = unreadable
+        elif isinstance(result, LeaseExpired):
+            error = error or result
+        if error is None:
+            asker.set_result(result)
+        else:
+            asker.set_exception(error)
+
     def end_waiting(self) -> None:
         """From now on no consumer waits; waiting consumers get the available messages, or none."""
         self._hurried = True
@@ -301,6 +383,10 @@ class LocalBackend:
                 operation = operation.changed(ack=())  # type: ignore[assignment]
             if operation.wait > 0 and not self._hurried:
                 taken, written = await self._wait_in_line(live, operation)
+        return operation.picked(await self._handed(live, taken, written))  # type: ignore[no-any-return]
+
+    async def _handed(self, live: LiveQueue, taken: Taken, written: int) -> list[Message]:
+        """The messages that a consumer took, after the commit."""
         messages: list[Message] = []
         try:
             if taken.bytes > _LARGE:  # few have so much in memory at a time
@@ -316,7 +402,7 @@ class LocalBackend:
         except asyncio.CancelledError:
             self._threads.submit(live.give_back, taken.receipts)
             raise
-        return operation.picked(messages)  # type: ignore[no-any-return]
+        return messages
 
     async def _wait_in_line(self, live: LiveQueue, operation: Operation[Any]) -> tuple[Taken, int]:
         loop = asyncio.get_running_loop()
@@ -341,21 +427,33 @@ class LocalBackend:
 
     def _commit_puts(self, live: LiveQueue, written: int, others: bool, then: Committed) -> None:
         """Call back with the error, or None, after the commit; `others`: puts of other queues are waiting."""
-        self._after_commit(live, written).add_done_callback(lambda done: then(done.exception()))
+        self._gather(live, _Pending(written, None, _Then(then)))
 
     def _after_commit(
         self, live: Committing, written: int, then: Callable[[], Any] | None = None
     ) -> "asyncio.Future[Any]":
         """A future of the commit; its result is that of `then`, called in the commit's thread."""
-        loop = asyncio.get_running_loop()
-        pending = _Pending(written, then, loop.create_future())
+        made: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        self._gather(live, _Pending(written, then, made))
+        return made
+
+    def _gather(self, live: Committing, pending: _Pending) -> None:
+        """Let the next commit of a queue answer a caller, too.
+
+        If none is running, it begins in the next turn of the loop, with all that this turn decides: a commit for
+        the first alone would hold up the others.
+        """
         gathering = self._pending.get(live)
         if gathering is None:
-            self._pending[live] = []
-            self._threads.submit(self._commit, loop, live, [pending])
+            self._pending[live] = [pending]
+            loop = asyncio.get_running_loop()
+            loop.call_soon(self._begin_commit, loop, live)
         else:
             gathering.append(pending)
-        return pending.future
+
+    def _begin_commit(self, loop: asyncio.AbstractEventLoop, live: Committing) -> None:
+        gathered, self._pending[live] = self._pending[live], []
+        self._threads.submit(self._commit, loop, live, gathered)
 
     def _commit(self, loop: asyncio.AbstractEventLoop, live: Committing, batch: list[_Pending]) -> None:
         """In a thread: one commit for the whole batch, then each `then`."""
@@ -395,17 +493,17 @@ class LocalBackend:
             else:
                 gathered.append(pending)
         if gathered:
-            self._pending[live] = []
-            self._threads.submit(self._commit, loop, live, gathered)
+            self._pending[live] = gathered
+            self._begin_commit(loop, live)
         else:
             del self._pending[live]
         for pending, result in zip(batch, results, strict=True):
-            if pending.future.done():  # cancelled
+            if pending.asker.done():  # cancelled
                 continue
             if isinstance(result, BaseException):
-                pending.future.set_exception(result)
+                pending.asker.set_exception(result)
             else:
-                pending.future.set_result(result)
+                pending.asker.set_result(result)
 
 
 class _Timer:

@@ -105,6 +105,10 @@ class LiveQueue:
         """How many consumers are waiting."""
         return len(self._line)
 
+    def may_give(self) -> bool:
+        """Whether a consumer may get a message at once, as far as the last look can tell."""
+        return self._state.available() > 0 and not self._line
+
     # One step at a time
 
     def decide(self, operation: Operation[Any]) -> tuple[Any, int]:
@@ -149,10 +153,11 @@ class LiveQueue:
         """Write the record of a change that the ledger has made."""
         try:
             self._storage.write(record, entries)
-            if isinstance(record, records.StreamRecord):
+            kind = type(record)
+            if kind in EVENTS:
+                self._written[kind] += len(record.seqs)  # type: ignore[union-attr]
+            elif kind is not records.Put:
                 self._count(record)
-            elif not isinstance(record, records.Put | records.Restore | records.Update):
-                self._written[type(record)] += len(record.seqs)
         except PenstockError as error:  # no refusal: the ledger has changed already
             self._break(error)
             raise
@@ -195,7 +200,7 @@ class LiveQueue:
         self._storage.refuse(broken)
         self.stop(broken)
 
-    def _count(self, record: records.StreamRecord) -> None:
+    def _count(self, record: records.Record) -> None:
         """Count a stream's claims and settlements as a consumer's."""
         if isinstance(record, records.StreamClaim):
             self._written[records.Claim] += len(record.seqs)
@@ -468,6 +473,9 @@ class LiveQueue:
     def _remove(self, operation: operations.Remove, now: int) -> int:
         return self._changed(self._ledger.remove(parse_ids(operation.ids), now))
 
+    def _revoke(self, operation: operations.Revoke, now: int) -> int:
+        return self._changed(self._ledger.revoke(parse_ids(operation.ids), now))
+
     def _redrive(self, operation: operations.Redrive, now: int) -> int:
         ids = operation.ids
         return self._changed(self._ledger.redrive(None if ids is None else parse_ids(ids), now))
@@ -489,7 +497,7 @@ class LiveQueue:
 
         return self.run(update)
 
-    def _changed(self, record: records.Remove | records.Redrive | None) -> int:
+    def _changed(self, record: records.Remove | records.Release | records.Redrive | None) -> int:
         if record is None:
             return 0
         self.write(record)
@@ -629,6 +637,7 @@ STEPS: dict[type[Operation[Any]], Callable[[LiveQueue, Any, int], Any]] = {
     operations.Release: LiveQueue._release,
     operations.Extend: LiveQueue._extend,
     operations.Remove: LiveQueue._remove,
+    operations.Revoke: LiveQueue._revoke,
     operations.Redrive: LiveQueue._redrive,
     operations.Purge: LiveQueue._purge,
 }

@@ -31,6 +31,8 @@ NOTHING = Taken(0, (), lambda bodies: [], [])
 
 def claimed(record: Claim, ledger: Ledger, storage: Storage) -> Taken:
     """The messages of a claim."""
+    if len(record.seqs) == 1:
+        return _claimed_one(record, ledger, storage)
     now, seqs, lease_until, consumer, nonce = record
     name, secret, size = ledger.name, f".{nonce:016x}", 0
     priority, visible_at, expires_at, attempts = array("q"), array("q"), array("q"), array("I")
@@ -62,6 +64,27 @@ def claimed(record: Claim, ledger: Ledger, storage: Storage) -> Taken:
         ]  # fmt: skip
 
     return Taken(len(seqs), storage.find(seqs), build, receipts, size)
+
+
+def _claimed_one(record: Claim, ledger: Ledger, storage: Storage) -> Taken:
+    """The message of a claim: nearly all have one, which needs no columns."""
+    now, seqs, lease_until, consumer, nonce = record
+    [seq] = seqs
+    page, at = ledger.state.rows[seq]
+    name, receipt = ledger.name, f"{seq}.{nonce:016x}"
+    priority, visible_at, expires_at = page.priority[at], page.visible_at[at], page.expires_at[at] or None
+    attempts, reason, group = page.attempts[at], page.for_claims(at).reason[at], page.group(at)
+
+    def build(bodies: Sequence[Body]) -> list[Message]:
+        [(payload, headers, created_at, received_at)] = bodies
+        return [
+            Message(
+                str(seq), name, payload, dict(headers), priority, created_at, received_at, visible_at,
+                expires_at, attempts, "in_flight", receipt, now, lease_until, consumer, None, reason, group,
+            )
+        ]  # fmt: skip
+
+    return Taken(1, storage.find(seqs), build, [receipt], page.size[at])
 
 
 def as_seen(seq: int, ledger: Ledger) -> Message:
@@ -101,7 +124,7 @@ def fill(messages: list[Message], bodies: Sequence[Body]) -> list[Message]:
 def parse_receipts(receipts: Sequence[str]) -> Sequence[Receipt | None]:
     """Receipts from their texts; None for a text that was never one."""
     secret = receipts[0][-17:] if len(receipts) > 1 else ""
-    if _SECRET.fullmatch(secret) and {receipt[-17:] for receipt in receipts} == {secret}:
+    if secret and _SECRET.fullmatch(secret) and {receipt[-17:] for receipt in receipts} == {secret}:
         seqs = [receipt[:-17] for receipt in receipts]  # of one claim, most likely
         digits = "".join(seqs).isascii() and all(map(str.isdigit, seqs))
         if digits and min(seqs) >= "1" and max(map(len, seqs)) < 20:  # no zero leads

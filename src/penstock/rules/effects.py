@@ -184,9 +184,12 @@ def claim(state: "State", record: Claim) -> None:
                 for group in filter(None, page.groups[start:end]):
                     state.groups.take(group)
     if lease_until:  # 0: held by a stream, without an end
-        state.deadlines.add_many(lease_until, seqs)
-    state.by_state[AVAILABLE] -= len(record.seqs)
-    state.by_state[IN_FLIGHT] += len(record.seqs)
+        if len(seqs) == 1:
+            state.deadlines.add(lease_until, seqs[0])
+        else:
+            state.deadlines.add_many(lease_until, seqs)
+    state.by_state[AVAILABLE] -= len(seqs)
+    state.by_state[IN_FLIGHT] += len(seqs)
     state.tidy()
 
 
@@ -205,13 +208,14 @@ def pop(state: "State", record: Pop) -> None:
 
 def ack(state: "State", record: Ack) -> None:
     """Messages are done."""
-    runs = state.rows.runs(record.seqs) if state.settings.keep_done == 0 else None
+    seqs = record.seqs
+    runs = state.rows.runs(seqs) if len(seqs) >= MANY and state.settings.keep_done == 0 else None
     if runs is not None:
         nonces: list[int] = []
         for page, start, end in runs:
             nonces.extend(page.for_claims(end - 1).nonce[start:end])
-        state.drop_runs(record.seqs, runs)
-        state.receipts.add(record.seqs, nonces, ACKED, record.at)
+        state.drop_runs(seqs, runs)
+        state.receipts.add(seqs, nonces, ACKED, record.at)
         state.tidy()
         return
     _settle(state, record, ACKED, lambda seq, page, at: state.finish(seq, page, at, record.at))

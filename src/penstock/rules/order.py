@@ -14,6 +14,7 @@ from array import array
 from bisect import bisect_left, insort
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import islice
 
 _MAX_LANES = 256
 SEQ_BITS = 64
@@ -44,11 +45,22 @@ class _Lane:
         if below is not None:
             end = bisect_left(self.seqs, below, self.head, end)
         taken = self.seqs[self.head : end].tolist()
-        self.head = end
-        if self.head > SLACK and self.head * 2 > len(self.seqs):
-            del self.seqs[: self.head]
-            self.head = 0
+        self._go_on(end)
         return taken
+
+    def next(self) -> int:
+        """Take out the first message."""
+        if self.later:
+            self.gather(1)
+        seq = self.seqs[self.head]
+        self._go_on(self.head + 1)
+        return seq
+
+    def _go_on(self, head: int) -> None:
+        self.head = head
+        if head > SLACK and head * 2 > len(self.seqs):
+            del self.seqs[:head]
+            self.head = 0
 
 
 class Ready:
@@ -100,14 +112,36 @@ class Ready:
 
     def take(self, n: int, available: int) -> list[int]:
         """Take out up to n next messages; `available` is how many there are."""
+        lane = self._first_lane(available)
+        if lane is not None and n == 1:  # nearly all claims
+            taken = [lane.next()]
+            self.entries -= 1
+            if lane.head == len(lane.seqs) and not lane.later:
+                del self._lanes[self._priorities.pop(0)]
+            return taken
         clean = self.entries == available  # no stale entries
-        taken: list[int] = []
+        taken = []
         while len(taken) < n and self.entries:
             run = self._next_run(n - len(taken))
             if self._withdrawn:
                 run = self._without_withdrawn(run)
             taken += run if clean else filter(self._is_available, run)
         return taken
+
+    def peek(self, n: int, available: int) -> list[int]:
+        """Up to n next messages, without taking them out; `available` is how many there are."""
+        lane = self._first_lane(available)
+        if lane is not None:
+            lane.gather(n)
+            if lane.head + n <= len(lane.seqs):
+                return lane.seqs[lane.head : lane.head + n].tolist()
+        return list(islice(self, n))
+
+    def _first_lane(self, available: int) -> _Lane | None:
+        """The lane with the next messages, if all its entries count and no stray comes between."""
+        if self.entries != available or not available or self._strays or self._withdrawn:
+            return None
+        return self._lanes[self._priorities[0]]
 
     def _without_withdrawn(self, run: list[int]) -> list[int]:
         """The entries that count, of entries that were taken out."""

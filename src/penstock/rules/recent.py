@@ -60,6 +60,14 @@ class RecentReceipts:
         if not self.minutes or now >= self.minutes[-1][0] + _MINUTE:
             self.minutes.append((now, {}))
         pages = self.minutes[-1][1]
+        if len(seqs) == 1:
+            settled = pages.get(seqs[0] >> _BITS)
+            if settled is None:
+                settled = pages[seqs[0] >> _BITS] = _Settled()
+            settled.positions.append(seqs[0] & _MASK)
+            settled.nonces.append(nonces[0])
+            settled.outcomes.append(outcome)
+            return
         start = 0
         while start < len(seqs):  # neighbours are mostly settled together
             page = seqs[start] >> _BITS

@@ -125,7 +125,7 @@ class State:
 
     def peek(self, n: int) -> list[int]:
         """The messages that a claim would give next."""
-        return list(islice(self.ready, n))
+        return self.ready.peek(n, self.available())
 
     def listed(self, state: str | None, first: int, n: int) -> list[int]:
         """Up to n messages in that state (None: in any) by ascending number, from number `first` on."""

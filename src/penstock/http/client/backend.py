@@ -143,6 +143,10 @@ class _Lanes:
         self._pid, self._lock = os.getpid(), threading.Lock()
         self._lanes: dict[Hashable, list[_Ride]] = {}  # those that wait, by lane
 
+    def is_busy(self, lane: Hashable) -> bool:
+        """Whether a request of a lane is under way."""
+        return lane in self._lanes
+
     def run(self, lane: Hashable, operation: Operation[Any]) -> Any:
         """The operation's result, AGAIN, or ALONE; raises its error, also Failure."""
         if self._pid != os.getpid():
@@ -189,7 +193,7 @@ class _Lanes:
             shares = together.shares(operations, self._once(together.joined(operations)))
         except Exception as error:
             shares = together.shares_of(operations, error)
-            self.mixes &= not isinstance(error, InvalidArgument)
+            self.mixes = self.mixes and not together.refuses_acks(operations, error)
         finally:
             self._send_next(lane)
             for ride, share in zip(riders, shares, strict=True):
@@ -232,6 +236,10 @@ class RemoteBackend(Remote):
         if operation.listing:
             return self._listed(operation)  # type: ignore[return-value, arg-type]
         if operation.http.polls and operation.wait > 0:
+            if self._lanes.is_busy(together.lane_of_poll(operation)) and (
+                taken := self.run(operation.changed(wait=0))
+            ):
+                return taken
             return blocking.run(self.taken(operation))  # type: ignore[no-any-return, arg-type]
         if isinstance(operation, Claim) and operation.ack and not self._lanes.mixes:
             self.run(Ack(operation.queue, operation.ack))

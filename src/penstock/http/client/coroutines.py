@@ -185,6 +185,10 @@ class _Lanes:
         self._lanes: dict[Hashable, list[_Ride]] = {}  # those that wait, by lane
         self._tasks: set[asyncio.Task[None]] = set()
 
+    def is_busy(self, lane: Hashable) -> bool:
+        """Whether a request of a lane is under way."""
+        return lane in self._lanes
+
     async def run(self, lane: Hashable, operation: Operation[Any]) -> Any:
         """The operation's result, AGAIN, or ALONE; raises its error, also Failure."""
         loop, waiting = asyncio.get_running_loop(), self._lanes.get(lane)
@@ -216,7 +220,7 @@ class _Lanes:
             shares = together.shares(operations, await self._once(together.joined(operations)))
         except Exception as error:
             shares = together.shares_of(operations, error)
-            self.mixes &= not isinstance(error, InvalidArgument)
+            self.mixes = self.mixes and not together.refuses_acks(operations, error)
         finally:
             self._send_next(lane)
             for ride, share in zip(riders, shares, strict=True):
@@ -258,11 +262,18 @@ class RemoteBackend(Remote):
 
     def run(self, operation: Operation[Result]) -> Awaitable[Result]:
         if operation.http.polls and operation.wait > 0:
+            if self._lanes.is_busy(together.lane_of_poll(operation)):
+                return self._taken_together(operation)
             return self.taken(operation)  # type: ignore[arg-type]
         if isinstance(operation, Claim) and operation.ack:
             return self._acking(operation)  # type: ignore[return-value]
         lane = lane_of(operation)
         return self.ask(call_of(operation)) if lane is None else self._together(lane, operation)
+
+    async def _taken_together(self, operation: Operation[Result]) -> Result:
+        """What a claim brings at once, together with others; else what it waits for."""
+        taken = await self.run(operation.changed(wait=0))
+        return taken or await self.taken(operation)  # type: ignore[arg-type]
 
     async def _acking(self, operation: Claim) -> list[Message]:
         """The messages of a claim that acknowledges others."""

@@ -84,6 +84,11 @@ def lane_of(operation: Operation[Any]) -> Hashable | None:
     return None if lane is None else lane(operation)
 
 
+def lane_of_poll(operation: Operation[Any]) -> Hashable | None:
+    """The lane of a claim that waits, if it did not."""
+    return (Claim, operation.queue) if type(operation) is Claim else None
+
+
 def chosen(waiting: Sequence[AnyRide], mixes: bool) -> tuple[list[AnyRide], list[AnyRide]]:
     """The calls of a lane that go as one request, and those that go on waiting.
 
@@ -154,6 +159,11 @@ def shares_of(operations: Sequence[Any], error: Exception) -> list[Any]:
             found.append(LeaseExpired(error.queue, lost) if lost else nothing)
         return found
     return [ALONE if each.is_repeatable() or isinstance(error, _REFUSALS) else error for each in operations]
+
+
+def refuses_acks(operations: Sequence[Any], error: Exception) -> bool:
+    """Whether the error may be that of an earlier server, which takes no acks in claims."""
+    return isinstance(error, InvalidArgument) and type(operations[0]) in (Claim, Ack)
 
 
 def receipts_of(share: Any) -> list[str]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import re
 from collections import deque
 from itertools import takewhile
 from typing import TYPE_CHECKING, NamedTuple, cast
@@ -43,6 +44,8 @@ if TYPE_CHECKING:
 
 _MOST = 1_024  # heads in the cache; then it is cleared
 _END = b"\r\n\r\n"
+# A first line that any parser takes.
+_FIRST_LINE = re.compile(rb"(GET|DELETE) (/[A-Za-z0-9\-._~%/?=&+:,@!$'()*;]*) HTTP/1\.1\r\n")
 # Headers of requests that are not cached: the parser must find the end of a chunked body, 100 Continue must be
 # sent, and a request's id and the time of a signature are never the same again.
 _FOREIGN = frozenset({b"transfer-encoding", b"expect", b"x-request-id", b"x-amz-date"})
@@ -63,16 +66,40 @@ class Known(NamedTuple):
     size: int  # of the whole request
 
 
+class Lines(NamedTuple):
+    """The parsed header lines of requests without a body, in the cache."""
+
+    headers: dict[bytes, bytes]
+    told: bool
+
+
+def _is_of_browser(headers: dict[bytes, bytes]) -> bool:
+    """Whether some routes may refuse a request for headers with which others take it (access.py)."""
+    agent = headers.get(b"user-agent", b"")
+    return b"origin" in headers or b"sec-fetch-site" in headers or agent.startswith(b"Mozilla/")
+
+
 class Heads:
-    """The cache of parsed heads of a server: clients send the same head again and again."""
+    """The cache of parsed heads of a server: clients send the same head again and again.
+
+    An ack has another path each time, but the same header lines: looking these up is 10 microseconds quicker than
+    parsing them.
+    """
 
     def __init__(self) -> None:
         self._known: dict[bytes, Known] = {}
+        self._lines: dict[bytes, Lines] = {}
 
     def find(self, data: bytes) -> Known | None:
         """The cached head, if the bytes are exactly one request that begins with it."""
         known = self._known.get(data[: data.find(_END) + 4])
         return known if known is not None and known.size == len(data) else None
+
+    def find_lines(self, data: bytes) -> tuple[bytes, bytes, Lines] | None:
+        """Method, target and cached header lines, if the bytes are exactly one request with those and no body."""
+        matched = _FIRST_LINE.match(data) if len(data) <= LONG else None
+        lines = None if matched is None else self._lines.get(data[matched.end() :])
+        return None if matched is None or lines is None else (matched[1], matched[2], lines)
 
     def learn(self, data: bytes, request: Request) -> None:
         """Cache the head of a request, if that request is all that is in the bytes."""
@@ -89,6 +116,11 @@ class Heads:
             if len(self._known) >= _MOST:
                 self._known.clear()
             self._known[data[:start]] = Known(request.head, start, len(data))
+            matched = None if length or _is_of_browser(headers) else _FIRST_LINE.match(data)
+            if matched is not None:
+                if len(self._lines) >= _MOST:
+                    self._lines.clear()
+                self._lines[data[matched.end() :]] = Lines(headers, request.head.told)
 
 
 class Connection(asyncio.Protocol):
@@ -144,7 +176,10 @@ class Connection(asyncio.Protocol):
             return  # the client still sends, and nothing of that counts
         if not self._arriving:
             known = self.service.heads.find(data)
-            if known is not None and self._repeat(known.head, data[known.start :]):
+            if known is not None:
+                if self._repeat(known.head, data[known.start :]):
+                    return
+            elif (found := self.service.heads.find_lines(data)) is not None and self._resemble(*found):
                 return
         self._data = b"" if self._arriving else data
         self._fed += len(data)
@@ -179,8 +214,9 @@ class Connection(asyncio.Protocol):
                 self._refuse(refusal(Problem("BadRequest", "the request ended before it was complete")))
             self._close()
             return bool(self._unsent)
-        if self._current is not None and self._current.route.polls and self._task is not None:
-            self._task.cancel()
+        if self._current is not None and self._current.route.polls:
+            if self._task is not None:
+                self._task.cancel()
             self._close()
             return False
         self._ending = True
@@ -196,8 +232,9 @@ class Connection(asyncio.Protocol):
         self._drop_waiting()
         self._unsent.clear()
         self.service.farewell(self)
-        if self._task is not None and self._current is not None and self._current.route.polls:
-            self._task.cancel()
+        if self._current is not None and self._current.route.polls:
+            if self._task is not None:
+                self._task.cancel()
             self._release(self._current)  # a task that has not begun never runs its except clause
 
     def pause_writing(self) -> None:
@@ -318,6 +355,13 @@ class Connection(asyncio.Protocol):
             self.transport.pause_reading()
         self._next()
 
+    def _resemble(self, method: bytes, target: bytes, lines: Lines) -> bool:
+        """Begin with a request whose header lines are cached; False if the parser has to decide about it."""
+        route, arguments, query = self.find(method, target)
+        if route.discards:
+            return False
+        return self._repeat(Head(route, arguments, query, lines.headers, lines.told, method, target), b"")
+
     def _repeat(self, head: Head, body: bytes) -> bool:
         """Begin with a request whose head is cached; False if the parser has to decide what to do with it."""
         service, request = self.service, Request(head, self, body)
@@ -424,6 +468,10 @@ class Connection(asyncio.Protocol):
         except Exception:
             _log.exception("a request could not be answered", extra=about(request))
             self.transport.abort()
+
+    def has_gone(self) -> bool:
+        """Whether the client reads no more answers."""
+        return self._lost or self.transport.is_closing()
 
     def end(self) -> None:
         """Finish the current request, drop those that wait, and close; a long poll is cancelled."""

@@ -46,6 +46,7 @@ _PHRASES = {status.value: f"{status.value} {status.phrase}".encode() for status 
 _FRAME = f"Content-Type: {frames.MEDIA_TYPE}\r\n".encode()
 _FRAME_TYPE = frames.MEDIA_TYPE.encode()
 MAX_HEADERS = 32_768  # bytes
+_ONE_PARAMETER = re.compile(rb"([a-z_]+)=([A-Za-z0-9._-]*)")
 _DIGITS = 20  # of a Content-Length: int() refuses more than 4,300
 _log = logging.getLogger("penstock.server")
 
@@ -123,6 +124,9 @@ class Request:
         query = self.head.query
         if not query:
             return {}
+        matched = _ONE_PARAMETER.fullmatch(query)
+        if matched is not None and (name := matched[1].decode()) in known:  # as in every ack
+            return {name: matched[2].decode()}
         given = (_parameters if len(query) <= LONG else _parameters.__wrapped__)(query)
         if not given.keys() <= set(known):
             strange = ", ".join(sorted(given.keys() - set(known)))
@@ -160,6 +164,32 @@ class Dialect(Protocol):
     @staticmethod
     def refuse(request: Request, error: BaseException) -> Answer:
         """The answer for an error of HTTP or of Penstock, or for any other failure."""
+
+
+class Asking:
+    """Answers a request with its operation's result: stands in for the future that a coroutine would await."""
+
+    __slots__ = ("_answer", "_request")
+
+    def __init__(self, request: Request, answer: Callable[[Any], Answer]) -> None:
+        self._request = request
+        self._answer = answer
+
+    def done(self) -> bool:
+        """Whether the messages of a claim have no taker: its client has gone. A put or an ack goes on."""
+        return self._request.route.polls and bool(self._request.connection.has_gone())
+
+    def set_result(self, result: Any, /) -> None:
+        connection = self._request.connection
+        try:
+            answer = self._answer(result)
+        except Exception as error:
+            connection.fail(self._request, error)
+        else:
+            connection.answer(self._request, answer)
+
+    def set_exception(self, error: BaseException, /) -> None:
+        self._request.connection.fail(self._request, error)
 
 
 Handler: TypeAlias = Callable[[Any, Request], Awaitable[Answer]]  # called with the store's backend

@@ -1,6 +1,7 @@
 """The handlers of MQ-Core's six endpoints. Arguments that MQ-Core lacks are query parameters and headers."""
 
 import re
+from functools import partial
 
 from penstock.contract import names
 from penstock.contract.arguments import SETTINGS, arguments, checked_consumer, checked_lease
@@ -9,7 +10,7 @@ from penstock.contract.message import Draft, Entry, Message, checked
 from penstock.contract.operations import Ack, Claim, Create, Delete, Lookup, Put, Remove, Show
 from penstock.engine.coroutines import LocalBackend
 from penstock.errors import InvalidArgument, QueueExists
-from penstock.http.server.exchange import JSON, Answer, Problem, Request, checked_wait
+from penstock.http.server.exchange import JSON, Answer, Asking, Problem, Request, checked_wait
 from penstock.wire import jsons
 
 _MAX_HEADERS = 16_384  # bytes of X-Message-Headers in an answer: clients read no longer ones
@@ -58,14 +59,29 @@ async def delete_queue(backend: Served, request: Request) -> Answer:
 
 async def fetch_message(backend: Served, request: Request) -> Answer:
     """GET /{queue}/messages: claim a message."""
+    claim = _claim(request)
+    return _fetched(request, claim, await backend.run(claim))
+
+
+def fetch_quickly(backend: Served, request: Request) -> bool:
+    """GET /{queue}/messages without the cost of a coroutine, if there is a message; else False."""
+    if not isinstance(backend, LocalBackend):
+        return False
+    claim = _claim(request)
+    return backend.begin(claim, Asking(request, partial(_fetched, request, claim)))
+
+
+def _claim(request: Request) -> Claim:
     name = names.checked(request.arguments[0])
     given = request.parameters("lease", "wait", "consumer")
     lease = checked_lease(jsons.number("lease", given["lease"])) if "lease" in given else None
     wait = checked_wait(jsons.number("wait", given.get("wait", "0")))
-    consumer = checked_consumer(given.get("consumer", request.peer))
-    claimed = await backend.run(Claim(name, 1, lease, wait, consumer))
+    return Claim(name, 1, lease, wait, checked_consumer(given.get("consumer", request.peer)))
+
+
+def _fetched(request: Request, claim: Claim, claimed: list[Message]) -> Answer:
     if (consumers := request.connection.service.consumers) is not None:
-        consumers.see(name, consumer, len(claimed))
+        consumers.see(claim.queue, claim.consumer, len(claimed))
     if not claimed:
         return Answer(204)
     message = claimed[0]
@@ -102,26 +118,8 @@ def add_plainly(backend: Served, request: Request) -> bool:
     head = request.head
     if head.told or head.query or not isinstance(backend, LocalBackend):
         return False
-    backend.put_plainly(names.checked(head.arguments[0]), request.body, _Adding(request))
+    backend.put_plainly(names.checked(head.arguments[0]), request.body, Asking(request, _added))
     return True
-
-
-class _Adding:
-    """Answers a request once its message is stored: stands in for the future that a coroutine would await."""
-
-    __slots__ = ("_request",)
-
-    def __init__(self, request: Request) -> None:
-        self._request = request
-
-    def done(self) -> bool:
-        return False
-
-    def set_result(self, id: str, /) -> None:  # noqa: A002 - the contract's word
-        self._request.connection.answer(self._request, _added(id))
-
-    def set_exception(self, error: BaseException, /) -> None:
-        self._request.connection.fail(self._request, error)
 
 
 def _added(id: str) -> Answer:  # noqa: A002 - the contract's word
@@ -146,13 +144,31 @@ def _told(request: Request) -> Entry:
 
 async def remove_message(backend: Served, request: Request) -> Answer:
     """DELETE /{queue}/messages/{id}: remove a message; with its receipt, acknowledge it."""
+    operation = _removal(request)
+    if isinstance(operation, Ack):
+        await backend.run(operation)
+    elif not await backend.run(operation):
+        [id], queue = operation.ids, operation.queue  # noqa: A001 - the contract's word
+        raise Problem("MessageNotFound", f"there is no message {id!r} in queue {queue!r} (any more)")
+    return Answer(204)
+
+
+def ack_quickly(backend: Served, request: Request) -> bool:
+    """DELETE /{queue}/messages/{id} with a receipt, without the cost of a coroutine; else False."""
+    if not isinstance(backend, LocalBackend) or not request.head.query:
+        return False
+    return backend.begin(_removal(request), Asking(request, _settled))
+
+
+def _removal(request: Request) -> Ack | Remove:
     name, id = names.checked(request.arguments[0]), request.arguments[1]  # noqa: A001 - the contract's word
     receipt = request.parameters("receipt").get("receipt")
     if receipt is None:
-        if not await backend.run(Remove(name, [id])):
-            raise Problem("MessageNotFound", f"there is no message {id!r} in queue {name!r} (any more)")
-        return Answer(204)
+        return Remove(name, [id])
     if receipt.rpartition(".")[0] != id:
         raise InvalidArgument(f"receipt {receipt!r} is not one of message {id!r}: give X-Message-Receipt")
-    await backend.run(Ack(name, [receipt]))
+    return Ack(name, [receipt])
+
+
+def _settled(result: None) -> Answer:
     return Answer(204)

@@ -18,18 +18,21 @@ from penstock.contract.arguments import arguments, checked_consumer
 from penstock.contract.loads import AddToLoad, BeginLoad, TooManyLoads
 from penstock.contract.message import MESSAGE_FIELDS, Message
 from penstock.contract.operation import Operation
-from penstock.contract.operations import Claim, Messages, OneMessage, Peek, Pop
+from penstock.contract.operations import Ack, Claim, Extend, Fail, Messages, OneMessage, Peek, Pop, Release
 from penstock.contract.roles import ADMIN, ANY_ROLE, ANYONE, CONSUME, READ, WRITE
 from penstock.contract.streams import BatchPlan
+from penstock.engine.coroutines import LocalBackend
 from penstock.errors import Forbidden, InvalidArgument
 from penstock.http.server import console, metrics, mqcore, page
 from penstock.http.server.exchange import (
     LONG,
     Answer,
+    Asking,
     Handler,
     Problem,
     Request,
     Route,
+    Shortcut,
     batch_answer,
     batch_type,
     json_answer,
@@ -42,6 +45,8 @@ _MOST = 16 << 20  # bytes of payloads that one claim gets; its first message may
 _PAGE = 8 << 20  # bytes of payloads at which a page of a listing ends
 _BYTES = b"Content-Type: application/octet-stream\r\n"
 _REMEMBERED, _SHORT = 1_024, 512  # requests of consumers that are remembered, and bytes of such a body
+
+_QUICK = frozenset({Claim, Ack, Fail, Release, Extend})  # operations that many requests ask for, one by one
 
 _Methods = dict[bytes, Route]
 _BAD_CODE = re.compile(rb"%(?![0-9A-Fa-f]{2})[^/]{0,2}")
@@ -66,10 +71,10 @@ _QUEUE: _Methods = {
     b"DELETE": Route(mqcore.delete_queue, ADMIN),
 }
 _MESSAGES: _Methods = {
-    b"GET": Route(mqcore.fetch_message, CONSUME, polls=True),
+    b"GET": Route(mqcore.fetch_message, CONSUME, polls=True, shortcut=mqcore.fetch_quickly),
     b"POST": Route(mqcore.add_message, WRITE, _BODY, is_payload=True, shortcut=mqcore.add_plainly),
 }
-_MESSAGE: _Methods = {b"DELETE": Route(mqcore.remove_message, CONSUME)}
+_MESSAGE: _Methods = {b"DELETE": Route(mqcore.remove_message, CONSUME, shortcut=mqcore.ack_quickly)}
 _START: _Methods = {b"GET": Route(page.start, ANYONE)}
 _CONSOLE: _Methods = {b"GET": Route(console.page, ANYONE)}
 _OWN = {
@@ -110,6 +115,25 @@ def handler(kind: type[Operation[Any]]) -> Handler:
         return _answered(request, operation, result)
 
     return handle
+
+
+def shortcut(kind: type[Operation[Any]]) -> Shortcut:
+    """What carries out requests for an operation without the cost of a coroutine, if that can be done at once."""
+    read = reader(kind)
+
+    def begin(backend: Any, request: Request) -> bool:
+        if not isinstance(backend, LocalBackend):
+            return False
+        operation = read(request)
+
+        def answer(result: Any) -> Answer:
+            if kind is Claim and (consumers := request.service.consumers) is not None:
+                consumers.see(operation.queue, operation.consumer, len(result))
+            return _answered(request, operation, result)
+
+        return backend.begin(operation, Asking(request, answer))
+
+    return begin
 
 
 def reader(kind: type[Operation[Any]]) -> Callable[[Request], Any]:
@@ -280,7 +304,8 @@ def tree_of(routes: Mapping[str, Route], operations: Iterable[type[Operation[Any
         tree.add(call, route)
     for kind in operations:
         http = kind.http
-        route = Route(handler(kind), http.role, http.limit, polls=http.polls, lists=http.lists)
+        quick = shortcut(kind) if kind in _QUICK else None
+        route = Route(handler(kind), http.role, http.limit, polls=http.polls, lists=http.lists, shortcut=quick)
         tree.add(f"{http.method} {http.path}", route)
     return tree
 

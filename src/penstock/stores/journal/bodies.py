@@ -231,6 +231,12 @@ def find(
     copy: Callable[[int, int], bytes],
 ) -> list[Extent]:
     """The extents of bodies; `copy` makes copies of bodies from the first unwritten place on."""
+    if len(seqs) == 1:
+        page, at = contents.locate(seqs[0])
+        place, size, crc = page.place[at], page.size[at], page.crc[at]
+        if place < first_unwritten:
+            return [Extent(segments[place >> PLACE_BITS].file, place & OFFSET, [0], [size], [crc])]
+        return [Extent(None, 0, [0], [size], [crc], copy(place, size))]
     found = []
     runs = contents.runs(seqs) if len(seqs) >= MANY else None
     if runs is None:

@@ -32,7 +32,7 @@ from zlib_ng.zlib_ng import crc32
 from penstock.contract import names
 from penstock.contract.settings import Settings
 from penstock.errors import StoreCorrupt, StoreLocked
-from penstock.stores.journal.files import journals
+from penstock.stores.journal.files import SharedNames, journals
 from penstock.system.files import (
     OWN_FOLDER,
     Disk,
@@ -43,6 +43,7 @@ from penstock.system.files import (
     unavailable,
     write_hint,
 )
+from penstock.system.threads import Lock
 
 FOLDER = OWN_FOLDER
 LOST = "is missing: it has the queue's name and settings"
@@ -81,10 +82,12 @@ class Entry:
 class Catalog:
     """The subfolder of a store."""
 
-    def __init__(self, folder: str, disk: Disk) -> None:
+    def __init__(self, folder: str, disk: Disk, lock: Lock | None = None) -> None:
+        """`lock`: for entries of different queues that several threads keep at the same time."""
         self.folder = folder
         self.path = os.path.join(folder, FOLDER)
         self._disk = disk
+        self._names = None if lock is None else SharedNames(self._in("queues"), disk, lock)
         self._lock: File | None = None
 
     def open(self) -> None:
@@ -182,13 +185,14 @@ class Catalog:
             return _entry(self._read(path))
 
     def keep(self, file: str, entry: Entry) -> None:
-        """Write the entry of a queue durably."""
+        """Write the entry of a queue durably; one thread at a time for each queue."""
         content = asdict(entry) | {"settings": entry.settings.stored()}
         if entry.begins_with is not None:
             content["begins_with"] = entry.begins_with.stored()
         if entry.begins_with is None:
             del content["begins_with"]
-        write_line(self._disk, self.settings_of(file), content)
+        sync_names = None if self._names is None else self._names.sync
+        replace_file(self._disk, self.settings_of(file), _text(content), sync_names=sync_names)
 
     def settings_of(self, file: str) -> str:
         """The path of `queues/FILE`."""

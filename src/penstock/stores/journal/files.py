@@ -115,7 +115,7 @@ class Listing:
 
 
 class SharedNames:
-    """Syncs the folder that several journals share, in one thread at a time.
+    """Syncs a folder that several journals share, in one thread at a time: one sync for all that wait for it.
 
     After a sync that failed the system may take lost names for durable ones: a second sync would succeed without
     them.
@@ -126,17 +126,23 @@ class SharedNames:
         self._disk = disk
         self._lock = lock
         self._failure: OSError | None = None
+        self._begun = self._ended = 0  # numbers of the latest sync that has begun, and that has succeeded
 
     def sync(self) -> None:
-        """Sync the folder; after a failure it only raises."""
+        """Make the caller's names durable; after a failure it only raises."""
+        before = self._begun
         with self._lock:
             if self._failure is not None:
                 raise OSError(self._failure.errno, self._failure.strerror, self._folder)
+            if self._ended > before:
+                return  # that sync began after the caller had changed its names
+            self._begun += 1
             try:
                 self._disk.sync_folder(self._folder)
             except OSError as error:
                 self._failure = error
                 raise
+            self._ended = self._begun
 
 
 class JournalFiles:

@@ -46,6 +46,7 @@ from penstock.system.threads import Lock, Threads
 _SYNC_EVERY = 1_000  # milliseconds, with sync="interval"
 _ENTRY = 4 << 10  # bytes of `queues/FILE`
 _TAIL = groups.OVERHEAD - groups.HEAD_SIZE
+_DONE = frozenset({Ack, Pop, StreamSettle})  # records after which messages are done
 
 
 class OpenGroup:
@@ -340,13 +341,13 @@ class JournalStorage:
     def write(self, record: Record, entries: Sequence[Entry] = ()) -> None:
         """Add a record to the open group."""
         group = self._open
-        if isinstance(record, Put):
+        if type(record) is Put:
             self.state.rows.place(record.first, *group.put(record, entries, self.shared.dialect))
         else:
             group.records += encode_record(record)
-            if isinstance(record, Ack | Pop | StreamSettle) and self.state.settings.keep_done != 0:
+            if type(record) in _DONE and self.state.settings.keep_done != 0:
                 # Still listed here, but gone for every other reader of the journal.
-                group.buffer += bodies.confirm(self._done(record))
+                group.buffer += bodies.confirm(self._done(record))  # type: ignore[arg-type]
         if record.at > self.at:
             self.at = record.at
         group.at = self.at

@@ -61,14 +61,13 @@ class JournalBackend(Engine):
         self.folder = self._folder = os.fspath(folder)
         self._disk = disk
         self._names = SharedNames(self._folder, disk, self._threads.lock())
-        self._catalog = Catalog(self._folder, disk)
+        self._catalog = Catalog(self._folder, disk, self._threads.lock())
         ballast = Ballast(disk, self._catalog.ballast, self._threads.lock())
         elapsed = ElapsedClock(self._clock)
         self._shared = Shared(
             self._clock, elapsed, Alarm(elapsed), self._threads, sync, dialect, segment_size, ballast, self._failed
         )
         self._journals: dict[str, Journal] = {}
-        self._keeping = self._threads.lock()  # held while `queues/FILE` is written
         self._taking_in = self._threads.lock()
         self._left = False  # whether the folder was closed, or left to the parent process
         self._upkeep: dict[str, Upkeep] = {}
@@ -246,10 +245,10 @@ class JournalBackend(Engine):
 
     def update(self, queue: str, changes: Mapping[str, Any]) -> Settings:
         settings = super().update(queue, changes)
-        journal = self._journals.get(queue)
-        if journal is not None:
-            with self._keeping:
-                self._keep_settings(journal)
+        upkeep = self._upkeep.get(queue)
+        if upkeep is not None:
+            with upkeep.keeping:
+                self._keep_settings(upkeep.journal)
         return settings
 
     def _keep_settings(self, journal: Journal) -> None:
@@ -286,7 +285,7 @@ class JournalBackend(Engine):
         journal.ledger = ledger
 
         def begin(latest: int) -> None:
-            with self._keeping:
+            with upkeep.keeping:
                 entry = journal.entry or Entry(ledger.name, ledger.state.base, 1, [journal.next_group])
                 if journal.entry is None or latest > entry.latest:
                     entry = replace(entry, latest=max(latest, entry.latest))
@@ -303,7 +302,6 @@ class JournalBackend(Engine):
             storage,
             self._catalog,
             self._lock,
-            self._keeping,
             self._is_open,
             lambda: self.pack(ledger.name),
         )
@@ -334,13 +332,13 @@ class JournalBackend(Engine):
         self._journals[queue] = Journal(file, entry, Ledger(queue, settings, first))
 
     def _deleting(self, queue: str, first: int) -> None:
-        journal = self._journals[queue]
+        journal, upkeep = self._journals[queue], self._upkeep[queue]
         self._catalog.keep_first(first)
-        with self._keeping:
+        with upkeep.keeping:
             entry = journal.entry or Entry(queue)
             journal.entry = replace(entry, deleted=True)
             self._catalog.keep(journal.file, journal.entry)
-        self._upkeep[queue].storage.retire()
+        upkeep.storage.retire()
         self._remove(journal.file)
         del self._upkeep[queue], self._journals[queue]
 

@@ -38,16 +38,15 @@ class Upkeep:
         storage: JournalStorage,
         catalog: Catalog,
         lock: Lock,
-        keeping: Lock,
         is_open: Callable[[], bool],
         pack: Callable[[], object],
     ) -> None:
         self.journal = journal
         self.storage = storage
         self.packing = storage.shared.threads.lock()
+        self.keeping = storage.shared.threads.lock()  # held while `queues/FILE` is written
         self._catalog = catalog
         self._lock = lock  # the store's: no packing starts once it is closed
-        self._keeping = keeping  # held while `queues/FILE` is written
         self._is_open = is_open
         self._pack_now = pack  # through the store, which knows whether the queue still exists
         self.before_packing: Callable[[], None] = lambda: None  # called before files are removed
@@ -194,7 +193,7 @@ class Upkeep:
 
     def _emptied(self, cut: Cut) -> None:
         journal = self.journal
-        with self._keeping:
+        with self.keeping:
             entry = journal.entry or Entry(journal.ledger.name, journal.ledger.state.base)
             starts = [*journal.starts, cut.next_group]
             journal.entry = replace(entry, first=cut.snapshot.next_seq, starts=starts, at=cut.at)
@@ -209,7 +208,7 @@ class Upkeep:
         journal, settings = self.journal, cut.snapshot.settings
         if settings in (None, cut.base):
             return
-        with self._keeping:
+        with self.keeping:
             if journal.entry is None or journal.entry.deleted:
                 return
             entry = journal.entry.beginning_with(settings)

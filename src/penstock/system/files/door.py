@@ -5,7 +5,7 @@ Also functions for any disk: error texts, folders, atomic replacement of small f
 
 import errno
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Literal, NamedTuple, Protocol, Self
 
@@ -254,15 +254,24 @@ def write_hint(disk: Disk, path: StrPath, data: Data) -> None:
     _rename_over(disk, os.fspath(path), data, mode=None, sync=False)
 
 
-def replace_file(disk: Disk, path: StrPath, data: Data, mode: int | None = None) -> None:
+def replace_file(
+    disk: Disk,
+    path: StrPath,
+    data: Data,
+    mode: int | None = None,
+    sync_names: Callable[[], None] | None = None,
+) -> None:
     """Durably replace the content of a small file: a crash leaves the old or the new content, whole.
 
     An existing file keeps its mode unless one is given. After an OSError the file has either content, now and
-    after a crash. One writer at a time.
+    after a crash. One writer at a time. `sync_names` syncs the folder, where callers share that.
     """
     path = os.fspath(path)
     _rename_over(disk, path, data, mode, sync=True)
-    disk.sync_folder(os.path.dirname(path) or ".")
+    if sync_names is None:
+        disk.sync_folder(os.path.dirname(path) or ".")
+    else:
+        sync_names()
 
 
 def _rename_over(disk: Disk, path: str, data: Data, mode: int | None, sync: bool) -> None:
