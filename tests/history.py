@@ -132,6 +132,9 @@ class History:
     def remove(self, queue: Queue, *ids: str) -> int:
         return self._ask("remove", {"ids": list(ids)}, lambda: queue.remove(*ids), lambda count: {"count": count})
 
+    def revoke(self, queue: Queue, *ids: str) -> int:
+        return self._ask("revoke", {"ids": list(ids)}, lambda: queue.revoke(*ids), lambda count: {"count": count})
+
     def redrive(self, queue: Queue, *ids: str) -> int:
         return self._ask(
             "redrive", {"ids": list(ids)}, lambda: queue.redrive(*ids), lambda count: {"count": count}

@@ -307,13 +307,16 @@ class Life:
         if operation.do == "extend":
             lease = lease_of(operation, self.settings)
             return guess._replace(first=first + lease, last=last + lease)
-        assert guess.receipt is not None
-        guess = guess._replace(settled=(*guess.settled, Settled(guess.receipt, operation.do, first, last)))
+        if operation.do == "release":
+            return self._released(guess, first, last)
+        guess = _used(guess, operation.do, first, last)
         if operation.do == "ack":
             return self._finished(guess, first, last)
-        if operation.do == "fail":
-            return self._ended(guess, first, last, milliseconds(operation.asked["delay"]))
-        return guess._replace(kind="waiting", first=first, last=last, receipt=None, consumer=None)
+        return self._ended(guess, first, last, milliseconds(operation.asked["delay"]))
+
+    def _released(self, guess: Guess, first: int, last: int) -> Guess:
+        used = _used(guess, "release", first, last)
+        return used._replace(kind="waiting", first=first, last=last, receipt=None, consumer=None)
 
     def _finished(self, guess: Guess, first: int, last: int) -> Guess:
         if self.settings.keep_done == 0:
@@ -327,6 +330,13 @@ class Life:
             return
         yield _gone(guess) if there else guess
 
+    def _revoke(self, operation: Operation, guess: Guess, first: int, last: int) -> Iterator[Guess]:
+        is_held = guess.kind == "held"
+        count = None if operation.told is None else operation.told["count"]
+        if (count == 0 and is_held) or (count == len(set(operation.asked["ids"])) and not is_held):
+            return
+        yield self._released(guess, first, last) if is_held else guess
+
     def _redrive(self, operation: Operation, guess: Guess, first: int, last: int) -> Iterator[Guess]:
         if guess.kind != "failed":
             yield guess
@@ -337,12 +347,20 @@ class Life:
         yield guess if guess.kind in ("held", "absent", "gone") else _gone(guess)
 
 
+def _used(guess: Guess, how: str, first: int, last: int) -> Guess:
+    """Its receipt has been used; of a claim without an answer nobody knows it."""
+    if guess.receipt is None:
+        return guess
+    return guess._replace(settled=(*guess.settled, Settled(guess.receipt, how, first, last)))
+
+
 _EFFECTS: dict[str, Callable[[Life, Operation, Guess, int, int], Iterator[Guess]]] = {
     "put": Life._put,
     "claim": Life._claim,
     "pop": Life._pop,
     **dict.fromkeys(SETTLING, Life._settle),
     "remove": Life._remove,
+    "revoke": Life._revoke,
     "redrive": Life._redrive,
     "purge": Life._purge,
 }

@@ -207,6 +207,11 @@ class Model:
         self.items = [item for item in self.items if item.seq not in removed]
         return removed
 
+    def revoke(self, seqs: list[int]) -> set[int]:
+        held = [item for item in self.items if item.seq in seqs and item.nonce is not None and item.stream is None]
+        self.settle("release", [(item.seq, item.nonce) for item in held if item.nonce is not None])
+        return {item.seq for item in held}
+
     def redrive(self, seqs: list[int] | None) -> set[int]:
         driven = [item for item in self.items if item.outcome == "failed" and (seqs is None or item.seq in seqs)]
         for item in driven:

@@ -680,6 +680,19 @@ def test_a_redrive_without_an_answer_happened_or_not_and_stays_so(bench: Bench, 
     bench.refuses("cannot be so")
 
 
+def test_a_revoked_lease_is_over_and_a_lease_is_revoked_only_while_it_lasts(bench: Bench) -> None:
+    bench.put(b"a")
+    [held] = bench.claim()
+    assert bench.history.revoke(bench.queue, held.id) == 1
+    assert bench.history.ack(bench.queue, held) == [held.receipt]
+    assert bench.history.release(bench.queue, held) == []
+    bench.reopened()
+    bench.broken.answers("revoke", lambda count: count + 1)
+    bench.history.revoke(bench.queue, held.id)
+    with pytest.raises(Violation):
+        bench.reopened()
+
+
 @pytest.mark.parametrize("was_acknowledged", [True, False])
 def test_an_id_is_never_used_again(bench: Bench, was_acknowledged: bool) -> None:
     bench.put(b"a")
@@ -841,7 +854,7 @@ def test_a_message_that_is_passed_over_is_noticed(bench: Bench, take: str, acros
 
 def test_a_queue_that_says_it_is_empty_and_is_not_is_noticed(bench: Bench) -> None:
     bench.put(b"a")
-    bench.broken.replaces("claim", lambda *_: [])
+    bench.broken.replaces("claim", lambda *_, ack: [])
     bench.claim()
     bench.refuses("message 1 was available, but op-2 got 0 messages")
 
@@ -860,7 +873,7 @@ def test_messages_given_together_are_in_order(bench: Bench) -> None:
 def given(bench: Bench, *payloads: bytes) -> None:
     """Let the next claim give these messages, whatever their groups say."""
 
-    def claim(n: int, lease: float, wait: float, consumer: str) -> list[Message]:
+    def claim(n: int, lease: float, wait: float, consumer: str, ack: object) -> list[Message]:
         delattr(bench.broken, "claim")
         now = bench.clock.now()
         return [

@@ -168,6 +168,16 @@ def test_create_leaves_a_queue_that_exists_as_it_is_if_told_so(run: Run, store: 
     assert store.queue("jobs").settings.lease == 60
 
 
+def test_a_message_of_a_worker_that_died_is_taken_back_by_its_id(run: Run, store: penstock.Store) -> None:
+    jobs = store.create("jobs")
+    jobs.put_many([b"a", b"b"])
+    held, other = jobs.claim(2, lease=43_200)
+    assert run("revoke", "jobs", held.id).stdout == "1 message available again\n"
+    assert printed(run("revoke", "jobs", held.id, other.id, "--json")) == {"revoked": 1}
+    assert printed(run("revoke", "jobs", held.id, "--json", code=3)) == {"revoked": 0}
+    assert jobs.counts()["available"] == 2
+
+
 def test_failed_messages_move_to_another_queue_and_dead_letters_back(run: Run, store: penstock.Store) -> None:
     store.create("dead")
     jobs = store.create("jobs", max_attempts=1, dead_letter="dead")
@@ -252,7 +262,8 @@ def test_the_shell_completes_commands_and_queue_names(jobs: penstock.Queue) -> N
         return CliRunner().invoke(cli, prog_name="penstock", env=environment).stdout
 
     assert (
-        completed("penstock re", 1) == "plain,release\nplain,redrive\nplain,remove\nplain,reaper\nplain,report\n"
+        completed("penstock re", 1)
+        == "plain,release\nplain,revoke\nplain,redrive\nplain,remove\nplain,reaper\nplain,report\n"
     )
     assert completed("penstock claim jo", 2) == "plain,jobs\n"
 

@@ -169,6 +169,7 @@ def test_an_empty_queue_says_what_has_failed(run: Run) -> None:
     ("command", "said"),
     [
         (("peek", "jobs", "--state", "failed"), "queue 'jobs' has no failed messages"),
+        (("revoke", "jobs", "7"), "queue 'jobs' has no messages of these ids that a consumer holds"),
         (("redrive", "jobs"), "queue 'jobs' has no failed messages"),
         (("redrive", "jobs", "7"), "queue 'jobs' has no failed messages of these ids"),
         (("remove", "jobs", "7"), "queue 'jobs' has no messages of these ids"),

@@ -15,7 +15,8 @@ KINDS = ["{}", "journal:{}", "text:{}", "{}.tq", "folder:{}", "slate:{}"]
 READING = [
     ["list"], ["show"], ["show", "jobs"], ["peek"], ["peek", "jobs"], ["claim"], ["pop"], ["ack", "jobs", "r"],
     ["fail", "jobs", "r"], ["release", "jobs", "r"], ["delete", "jobs", "--yes"], ["purge", "--yes"],
-    ["redrive", "jobs"], ["remove", "jobs", "1"], ["put", "jobs", "x"], ["work", "jobs", "--", "true"],
+    ["revoke", "jobs", "1"], ["redrive", "jobs"], ["remove", "jobs", "1"], ["put", "jobs", "x"],
+    ["work", "jobs", "--", "true"],
     ["doctor"], ["pack"], ["pack", "--spark"], ["expire"], ["backup", "copy"], ["archive", "old"],
     ["report", "--out", "page"], ["sql", "SELECT 1"], ["load", "x.json", "jobs"], ["route", "--once"], ["streams"],
     ["streams", "release", "s"], ["streams", "delete", "s"],

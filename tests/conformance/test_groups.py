@@ -79,6 +79,14 @@ def test_a_lease_that_ends_gives_the_same_message_again(queue: Queue, clock: Sim
     assert claimed(queue) == ["a0"]
 
 
+def test_a_head_whose_lease_is_revoked_comes_again_before_the_rest_of_its_group(queue: Queue) -> None:
+    put(queue, "aab")
+    first, other = queue.claim(10)
+    assert queue.revoke(first.id) == 1
+    assert claimed(queue) == ["a0"]
+    other.ack()
+
+
 def test_a_head_that_fails_for_good_frees_the_next_and_a_redrive_takes_its_old_place(
     make_queue: MakeQueue,
 ) -> None:

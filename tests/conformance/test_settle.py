@@ -16,6 +16,18 @@ def claim_one(queue: Queue) -> Message:
     return message
 
 
+def bring_into(queue: Queue, state: State) -> None:
+    """Put a message and bring it into that state."""
+    bring: dict[str, Callable[[], object]] = {
+        "delayed": lambda: queue.put(b"a", delay=5),
+        "available": lambda: queue.put(b"a"),
+        "in_flight": lambda: claim_one(queue),
+        "done": lambda: claim_one(queue).ack(),
+        "failed": lambda: claim_one(queue).fail(),
+    }
+    bring[state]()
+
+
 def test_ack_ends_a_message(queue: Queue, clock: SimulatedClock) -> None:
     message = claim_one(queue)
     message.ack()
@@ -268,6 +280,43 @@ def test_a_long_reason_is_cut_and_a_broken_one_mended(make_queue: MakeQueue) -> 
     assert [message.reason for message in queue.messages("failed")] == ["x" * 1_000, "broken ? text"]
 
 
+def test_a_lease_that_is_revoked_ends_as_if_its_consumer_had_released_the_message(
+    make_queue: MakeQueue, clock: SimulatedClock
+) -> None:
+    queue = make_queue(max_attempts=1)
+    held, other = claim_one(queue), claim_one(queue)
+    clock.advance(5)
+    assert queue.revoke(held.id, held.id, "unknown") == 1
+    assert queue.revoke(held.id) == 0
+    for settle in (held.ack, held.fail, held.extend):
+        with pytest.raises(LeaseExpired):
+            settle()
+    [attempt] = queue.attempts(held.id)
+    assert (attempt.ended_at, attempt.outcome, attempt.reason) == (clock.now(), "released", None)
+    other.ack()
+    [again] = queue.claim(2)
+    assert (again.id, again.attempts, again.reason) == (held.id, 2, None)
+    held.release()  # as it was: the next holder keeps its lease
+    again.ack()
+    assert queue.counts() == NONE
+
+
+@pytest.mark.parametrize("state", ["delayed", "available", "done", "failed"])
+def test_only_messages_in_flight_have_a_lease_to_revoke(make_queue: MakeQueue, state: State) -> None:
+    queue = make_queue(max_attempts=1, keep_done=60)
+    bring_into(queue, state)
+    before = list(queue.messages())
+    assert queue.revoke(before[0].id) == 0
+    assert list(queue.messages()) == before
+
+
+def test_a_lease_that_is_over_is_not_revoked(queue: Queue, clock: SimulatedClock) -> None:
+    held = claim_one(queue)
+    clock.advance(30)
+    assert queue.revoke(held.id) == 0
+    assert [message.reason for message in queue.messages("available")] == ["lease expired"]
+
+
 def failed_messages(queue: Queue, count: int) -> list[str]:
     ids = queue.put_many([str(number) for number in range(count)])
     queue.fail(*queue.claim(count), reason="no")
@@ -300,14 +349,7 @@ def test_redrive_by_id_leaves_the_others(make_queue: MakeQueue) -> None:
 @pytest.mark.parametrize("state", ["delayed", "available", "in_flight", "done", "failed"])
 def test_remove_takes_a_message_out_in_any_state(make_queue: MakeQueue, state: State) -> None:
     queue = make_queue(max_attempts=1, keep_done=60)
-    bring: dict[str, Callable[[], object]] = {
-        "delayed": lambda: queue.put(b"a", delay=5),
-        "available": lambda: queue.put(b"a"),
-        "in_flight": lambda: claim_one(queue),
-        "done": lambda: claim_one(queue).ack(),
-        "failed": lambda: claim_one(queue).fail(),
-    }
-    bring[state]()
+    bring_into(queue, state)
     [message] = queue.messages(state)
     assert queue.remove(message.id, message.id, "unknown") == 1
     assert queue.remove(message.id) == 0

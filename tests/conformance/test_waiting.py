@@ -137,7 +137,9 @@ def test_the_first_in_line_gets_all_it_asked_for_and_the_next_gets_the_rest(queu
     assert [message.payload for message in second.result()] == [b"d"]
 
 
-@pytest.mark.parametrize("how", ["release", "fail", "redrive", "delay is over", "lease ends", "delayed put"])
+@pytest.mark.parametrize(
+    "how", ["release", "revoke", "fail", "redrive", "delay is over", "lease ends", "delayed put"]
+)
 def test_whatever_makes_a_message_available_wakes_those_who_wait(
     queue: Queue, clock: SimulatedClock, how: str, line: Line
 ) -> None:
@@ -154,6 +156,8 @@ def test_whatever_makes_a_message_available_wakes_those_who_wait(
     [waiting] = consumers(queue, line, 1)
     if how == "release":
         held.release()
+    elif how == "revoke":
+        queue.revoke(held.id)
     elif how == "fail":
         held.fail()
     elif how == "redrive":

@@ -127,6 +127,24 @@ def test_messages_are_removed_after_a_warning(tab: Tab, jobs: penstock.Queue) ->
         held.ack()
 
 
+def test_leases_of_chosen_messages_are_revoked(tab: Tab, store: penstock.Store, jobs: penstock.Queue) -> None:
+    jobs.put_many([b"long", b"longer", b"longest"])
+    first, second, third = jobs.claim(4, lease=43_200)[:3]
+    tab.open(f"queues/{jobs.name}")
+    tab.choose("1", first.id, second.id)  # the first has failed: nobody holds it
+    tab.press("Revoke 2 leases")
+    tab.confirm("consumers that hold them lose their leases", "Revoke 2 leases")
+    tab.shows("2 messages available again.")
+    tab.go(f"queues/{jobs.name}?message={third.id}")
+    with tab.dialog() as dialog:
+        tab.press("Revoke 1 lease", dialog)
+        tab.confirm("1 message of", "Revoke 1 lease")
+    tab.shows("1 message available again.")
+    assert payloads(jobs, "available") == [b"good", b"long", b"longer"]
+    with pytest.raises(penstock.LeaseExpired):
+        first.ack()
+
+
 def test_a_queue_is_purged_but_what_is_in_flight_stays(tab: Tab, jobs: penstock.Queue) -> None:
     [held] = jobs.claim(lease=3600)
     tab.open(f"queues/{jobs.name}")

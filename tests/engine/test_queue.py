@@ -266,6 +266,7 @@ def test_the_storage_is_given_the_whole_history_and_commits_it_before_anyone_is_
             lambda: queue.fail(held[1], delay=1),
             lambda: queue.release(held[2]),
             lambda: queue.remove(held[3].id),
+            lambda: queue.revoke(held[4].id),
             lambda: queue.pop(),
             lambda: clock.advance(3),
             lambda: queue.claim(1, lease=1),

@@ -8,7 +8,7 @@ import pytest
 
 import penstock
 from penstock.contract.message import Entry
-from penstock.contract.operations import Attempts, Claim, Counts, Create, Messages, Put, Remove, Update
+from penstock.contract.operations import Attempts, Claim, Counts, Create, Messages, Put, Remove, Revoke, Update
 from penstock.contract.settings import Settings
 from penstock.contract.stream_operations import Streams
 from penstock.contract.streams import reader_name
@@ -143,7 +143,7 @@ def test_the_doctor_finds_nothing_wrong_with_what_a_stream_holds(tmp_path: Path)
     assert not [found.text for _, found in examination.all_findings() if "lease" in found.text]
 
 
-def test_what_a_stream_holds_neither_expires_nor_can_be_removed(opened: Opening) -> None:
+def test_what_a_stream_holds_neither_expires_nor_can_be_removed_or_revoked(opened: Opening) -> None:
     clock = penstock.SimulatedClock()
     backend = opened(clock)
     streams = backend.streams()
@@ -153,6 +153,7 @@ def test_what_a_stream_holds_neither_expires_nor_can_be_removed(opened: Opening)
     clock.advance(100_000)
     assert backend.run(Counts("default")) == {"delayed": 0, "available": 0, "in_flight": 1, "done": 0, "failed": 0}
     assert backend.run(Remove("default", [kept, lost])) == 0
+    assert backend.run(Revoke("default", [kept, lost])) == 0
     [message] = backend.run(Messages("default"))
     assert (message.lease_until, message.consumer) == (None, "stream:s")
     streams.fail("default", "s", 1, [kept], "late")

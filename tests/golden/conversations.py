@@ -197,11 +197,16 @@ def messages(talk: Talk) -> None:
     talk("GET", f"{JOBS}/messages/{two[0]}/attempts?colour=red")
     talk("GET", f"{JOBS}/messages/odd/attempts")
     talk("GET", f"{Q}/none/messages/1/attempts")
-    talk.about("redrive, remove")
+    talk.about("redrive, revoke, remove")
     talk("POST", f"{JOBS}/redrive", f'{{"ids": ["{two[0]}", "odd"]}}')
     talk("POST", f"{JOBS}/redrive", "{}")
     talk("POST", f"{JOBS}/redrive", '{"ids": "odd"}')
     talk("POST", f"{Q}/none/redrive", "{}")
+    held = talk("POST", f"{JOBS}/claim", '{"consumer": "me"}').json["messages"][0]["id"]
+    talk("POST", f"{JOBS}/revoke", f'{{"ids": ["{held}", "{held}", "odd"]}}')
+    talk("POST", f"{JOBS}/revoke", f'{{"ids": ["{held}"]}}')
+    talk("POST", f"{JOBS}/revoke", "{}")
+    talk("POST", f"{Q}/none/revoke", '{"ids": ["1"]}')
     talk("POST", f"{JOBS}/remove", f'{{"ids": ["{two[0]}", "{two[0]}", "odd"]}}')
     talk("POST", f"{JOBS}/remove", f'{{"ids": ["{two[0]}"]}}')
     talk("POST", f"{JOBS}/remove", "{}")
@@ -555,7 +560,8 @@ PATHS = [
     "/", "/default", "/default/messages", "/default/messages/1", "/-/healthz", "/-/readyz", "/-/metrics",
     "/-/openapi.json", "/-/docs", Q, "/-/api/publish", "/-/loads", "/-/streams", f"{Q}/default",
     *[f"{Q}/default/{each}" for each in ("put", "claim", "pop", "ack", "fail", "release", "extend", "remove")],
-    *[f"{Q}/default/{each}" for each in ("redrive", "purge", "peek", "messages", "attempts", "parts")],
+    *[f"{Q}/default/{each}" for each in ("revoke", "redrive", "purge", "peek", "messages")],
+    *[f"{Q}/default/{each}" for each in ("attempts", "parts")],
     f"{Q}/default/messages/1/attempts", "/-/loads/l", "/-/loads/l/commit", "/-/loads/l/p/0", "/-/runs/r",
     *[f"/-/streams/default/s{each}" for each in ("", "/begin", "/next", "/follow", "/release")],
     *[f"/-/streams/default/s/1/{each}" for each in ("read", "messages", "fail", "settle")],

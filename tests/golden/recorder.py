@@ -41,7 +41,7 @@ _ANSWERS: list[tuple[str, bytes | dict[str, object]]] = [  # by method and targe
     ("GET .*skip=[1-9].*|GET .*after=.*", _NONE),
     ("GET .*/(peek|messages)\\?.*", _MESSAGES),
     ("POST .*/extend", {"lease_until": 99, "lost": []}),
-    ("POST .*/(remove|redrive|purge)", {"count": 3}),
+    ("POST .*/(remove|revoke|redrive|purge)", {"count": 3}),
     ("GET .*/attempts", {"attempts": [_ATTEMPT]}),
     ("POST .*|DELETE .*", b"HTTP/1.1 204 No Content\r\n\r\n"),
 ]

@@ -79,6 +79,7 @@ OPERATIONS: dict[str, Operation] = {
     "message.release()": lambda on: on.message.release(),
     "message.extend(lease=5)": lambda on: on.message.extend(lease=5),
     "queue.remove('7', 'é')": lambda on: on.queue.remove("7", "é"),
+    "queue.revoke('7', '8')": lambda on: on.queue.revoke("7", "8"),
     "queue.redrive()": lambda on: on.queue.redrive(),
     "queue.redrive('7', '8')": lambda on: on.queue.redrive("7", "8"),
     "queue.purge()": lambda on: on.queue.purge(),

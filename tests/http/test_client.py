@@ -11,7 +11,7 @@ import pytest
 import penstock
 from penstock import InvalidArgument, StoreUnreachable
 from penstock.contract.operations import PAGE, Messages, Peek
-from penstock.http.client import address
+from penstock.http.client import address, tls
 from penstock.http.server import serve_in_thread
 from penstock.wire import frames, jsons
 from tests.scripted import (
@@ -133,7 +133,8 @@ def test_opening_asks_the_server_once() -> None:
     ],
     ids=lambda act: act[:60].decode("ascii", "replace"),
 )
-def test_what_is_no_penstock_server_is_found_out(act: bytes) -> None:
+def test_what_is_no_penstock_server_is_found_out(act: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tls, "_SECONDS", 0.1)  # the script never answers the handshake that is tried then
     with scripted(act) as server, pytest.raises(StoreUnreachable, match="did not answer: "):
         penstock.open(server.url)
     assert len(server.requests) == 1

@@ -55,6 +55,7 @@ ONCE: dict[str, tuple[Callable[[Queue], object], bytes]] = {
     "pop": (lambda queue: queue.pop(), NOTHING),
     "publish": (lambda queue: queue._store.publish(b"a"), answer(b'{"id": "x"}')),
     "remove": (lambda queue: queue.remove("7"), COUNT),
+    "revoke": (lambda queue: queue.revoke("7"), COUNT),
     "redrive": (lambda queue: queue.redrive(), COUNT),
     "purge": (lambda queue: queue.purge(), COUNT),
     "create": (lambda queue: queue._store.create("more"), answer(b"{}", "201 Created")),

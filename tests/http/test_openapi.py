@@ -329,6 +329,7 @@ def test_a_life_in_which_every_success_happens(url: str) -> None:
     call("GET", q + "/messages", 200, {"fields": "id,payload", "until": messages[2]["id"]})
     assert call("GET", q + "/parts", 200, {"n": 2}).json()["until"]
     assert len(call("GET", q + "/attempts", 200).json()["attempts"]) >= 3
+    assert call("POST", q + "/revoke", 200, body={"ids": put.json()["ids"]}).json() == {"count": 3}
     call("POST", q + "/remove", 200, body={"ids": put.json()["ids"]})
     call("POST", q + "/redrive", 200)
     call("POST", q + "/purge", 200)

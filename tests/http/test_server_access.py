@@ -48,8 +48,8 @@ EXPECTED = {  # said once more, by hand, as a table that is only compared with i
         "begin_stream", "next_batch", "follow_queue", "read_batch", "list_batch", "fail_in_batch", "settle_batch",
     },
     "admin": {
-        "put_queue", "create_queue", "update_queue", "delete_queue", "drop_queue", "redrive", "move", "purge",
-        "release_stream", "delete_stream",
+        "put_queue", "create_queue", "update_queue", "delete_queue", "drop_queue", "revoke", "redrive",
+        "move", "purge", "release_stream", "delete_stream",
     },
 }  # fmt: skip
 

@@ -195,6 +195,15 @@ class LedgerAgreesWithModel(RuleBasedStateMachine):
         self.record(record)
         assert set(record.seqs if record else []) == self.model.remove(seqs)
 
+    @rule(data=st.data())
+    def revoke(self, data: st.DataObject) -> None:
+        in_flight = [item.seq for item in self.model.items if self.model.state(item) == "in_flight"]
+        known = st.sampled_from(in_flight) if in_flight else st.nothing()
+        seqs = data.draw(st.lists(known | st.integers(0, self.model.next_seq), max_size=5))
+        record = self.ledger.revoke(seqs, self.now)
+        self.record(record)
+        assert set(record.seqs if record else []) == self.model.revoke(seqs)
+
     @rule(data=st.data(), everything=st.booleans())
     def redrive(self, data: st.DataObject, everything: bool) -> None:
         seqs = None if everything else data.draw(st.lists(st.integers(0, self.model.next_seq), max_size=5))

@@ -76,8 +76,10 @@ def tidy_up(world: World, random: Random) -> None:
         ask.purge()
     elif chance < 0.7:
         ask.remove(*[message.id for message in ask.messages() if random.random() < 0.2])
-    elif chance < 0.8:
+    elif chance < 0.75:
         ask.redrive(*[message.id for message in ask.messages("failed")[:1]])
+    elif chance < 0.85:
+        ask.revoke(*[message.id for message in ask.messages("in_flight")[:2]])
     else:
         world.pack(random.choice(("default", "jobs")))
 

@@ -85,6 +85,7 @@ def attempts_and_leases(world: World) -> None:
     ask.release(*claimed[1:2])
     ask.extend(*claimed[2:], lease=30)
     ask.ack(*claimed[2:3])
+    ask.revoke(*[message.id for message in claimed[2:4]])
     world.clock.advance(11)
     for message in ask.claim(2, lease=1):
         ask.fail(message, reason="never")

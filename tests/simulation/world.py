@@ -349,7 +349,7 @@ class Asking:
 
     def __getattr__(self, operation: str) -> Callable[..., Any]:
         """An operation of the history; with errors that are tolerated it answers with nothing."""
-        nothing: Any = 0 if operation in ("remove", "redrive", "purge") else []
+        nothing: Any = 0 if operation in ("remove", "revoke", "redrive", "purge") else []
         call = getattr(self.history, operation)
         return lambda *arguments, **fields: self._attempt(lambda: call(self.queue, *arguments, **fields), nothing)
 

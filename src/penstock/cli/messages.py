@@ -285,7 +285,10 @@ Example:
 @json_option
 @click.pass_context
 def release(ctx: click.Context, queue: str, receipts: tuple[str, ...], as_json: bool) -> None:
-    """Give claimed messages back to QUEUE unworked: available at once, and not failed."""
+    """Give claimed messages back to QUEUE unworked: available at once, and not failed.
+
+    Without the receipts, of a worker that died: penstock revoke.
+    """
     open_store(ctx).queue(queue).release(*receipts)
     say(as_json, {"released": len(receipts)}, f"released {output.plural(len(receipts), 'message')}")
 

@@ -1,4 +1,4 @@
-"""Commands on queues: list, show, create, set, delete, purge, redrive, move, remove; and shell completion."""
+"""Commands on queues: list, show, create, set, delete, purge, revoke, redrive, move, remove; shell completion."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -264,6 +264,32 @@ def purge(ctx: click.Context, queue: str, yes: bool, as_json: bool) -> None:
     confirm(yes, f"Remove {output.plural(waiting, 'message')} from queue {handle.name}?")
     count = handle.purge()
     say(as_json, {"purged": count}, f"removed {output.plural(count, 'message')} from {handle.name}")
+
+
+@cli.command(
+    epilog="""\b
+Examples:
+  penstock peek jobs --state in_flight
+  penstock revoke jobs 17 18"""
+)
+@queue_argument()
+@click.argument("ids", nargs=-1, required=True, metavar="ID...")
+@json_option
+@click.pass_context
+def revoke(ctx: click.Context, queue: str, ids: tuple[str, ...], as_json: bool) -> None:
+    """Take messages of QUEUE from the consumers that hold them, without their receipts.
+
+    For a worker that died with a long lease, whose messages would come back only when that ends. They are
+    available at once, attempts stay counted, and the worker's receipts are refused. If it still works, the work is
+    done twice: look at it first. What a stream holds, `penstock streams release` gives back. Exits with 3 if no
+    consumer holds any of the messages.
+    """
+    handle = open_store(ctx).queue(queue)
+    count = handle.revoke(*ids)
+    if count or as_json:
+        say(as_json, {"revoked": count}, f"{output.plural(count, 'message')} available again")
+    if not count:
+        nothing_there(ctx, f"queue {handle.name!r} has no messages of these ids that a consumer holds")
 
 
 @cli.command(

@@ -42,6 +42,7 @@ from penstock.contract.operations import (
     Redrive,
     Release,
     Remove,
+    Revoke,
     Update,
 )
 from penstock.contract.settings import MAX_COUNT, Settings, seconds, whole
@@ -315,6 +316,14 @@ class Queue:
     async def remove(self, *ids: str) -> int:
         """Remove messages in any state, and count those that existed."""
         return await self._store.run(Remove(self.name, checked_ids(ids)))
+
+    async def revoke(self, *ids: str) -> int:
+        """End the leases of messages in flight, as if their consumers had released them, and count them.
+
+        For operators, where a consumer died with a long lease. Its receipts are refused from then on. Messages
+        that a stream holds stay with it.
+        """
+        return await self._store.run(Revoke(self.name, checked_ids(ids)))
 
     async def redrive(self, *ids: str) -> int:
         """Make failed messages available again with attempts 0, and count them; without ids, all failed ones."""

@@ -466,6 +466,18 @@ class Remove(Operation[int]):
     ids: Annotated[Sequence[str], a_list("Ids; unknown ids are not counted.")]
 
 
+@operation(f"POST {_Q}/revoke", "revoke", role=ADMIN, example={"ids": ["7", "8"]}, **_COUNTED)
+class Revoke(Operation[int]):
+    """Revoke leases.
+
+    Messages in flight are available again at once, as if their consumers had released them; attempts stay
+    counted. From then on the receipts are refused. Other messages, and those that a stream holds, are not counted.
+    """
+
+    queue: QueueName
+    ids: Annotated[Sequence[str], a_list("Ids.")]
+
+
 @operation(f"POST {_Q}/redrive", "redrive", role=ADMIN, example={"ids": ["7", "8"]}, **_COUNTED)
 class Redrive(Operation[int]):
     """Retry failed messages.
@@ -695,6 +707,6 @@ class Publish(Operation[str]):
 # With a route of their own, in the order of the OpenAPI document
 QUEUES: tuple[type[Operation[Any]], ...] = (Queues, AllFigures, Create, Show, Update, Delete)
 OF_MESSAGES = (
-    Put, Claim, Pop, Ack, Fail, Release, Extend, Remove, Redrive, Move, Purge, Peek, Messages, OneMessage, Parts,
-    AllAttempts, Attempts, Publish,
+    Put, Claim, Pop, Ack, Fail, Release, Extend, Remove, Revoke, Redrive, Move, Purge, Peek, Messages, OneMessage,
+    Parts, AllAttempts, Attempts, Publish,
 )  # fmt: skip

@@ -469,6 +469,9 @@ class LiveQueue:
     def _remove(self, operation: operations.Remove, now: int) -> int:
         return self._changed(self._ledger.remove(parse_ids(operation.ids), now))
 
+    def _revoke(self, operation: operations.Revoke, now: int) -> int:
+        return self._changed(self._ledger.revoke(parse_ids(operation.ids), now))
+
     def _redrive(self, operation: operations.Redrive, now: int) -> int:
         ids = operation.ids
         return self._changed(self._ledger.redrive(None if ids is None else parse_ids(ids), now))
@@ -490,7 +493,7 @@ class LiveQueue:
 
         return self.run(update)
 
-    def _changed(self, record: records.Remove | records.Redrive | None) -> int:
+    def _changed(self, record: records.Remove | records.Release | records.Redrive | None) -> int:
         if record is None:
             return 0
         self.write(record)
@@ -630,6 +633,7 @@ STEPS: dict[type[Operation[Any]], Callable[[LiveQueue, Any, int], Any]] = {
     operations.Release: LiveQueue._release,
     operations.Extend: LiveQueue._extend,
     operations.Remove: LiveQueue._remove,
+    operations.Revoke: LiveQueue._revoke,
     operations.Redrive: LiveQueue._redrive,
     operations.Purge: LiveQueue._purge,
 }

@@ -264,6 +264,16 @@ class Ledger:
         effects.remove(self.state, record)
         return record if record.seqs else None
 
+    def revoke(self, seqs: Iterable[int], now: int) -> Release | None:
+        """Give messages in flight back without their receipts, except those that a stream holds."""
+        self.state.advance(now)
+        held = [seq for seq in dict.fromkeys(seqs) if self._lease(seq) is not None]
+        if not held:
+            return None
+        record = Release(now, held)
+        effects.release(self.state, record)
+        return record
+
     def redrive(self, seqs: Iterable[int] | None, now: int) -> Redrive | None:
         """Make failed messages available with attempts 0; None means all of them."""
         self.state.advance(now)
@@ -364,15 +374,9 @@ class Ledger:
         lost = []
         for receipt in receipts:
             seq, nonce = receipt
-            found = self.state.rows.find(seq)
-            if found is not None:
-                page, at = found
-                claims = page.for_claims(at)
-                # A claim without an end is a stream's, and its receipt was given to no consumer.
-                if page.state[at] == IN_FLIGHT and claims.nonce[at] == nonce and claims.ends_at[at]:
-                    held[seq] = None
-                    continue
-            if outcome is None or self.state.receipts.outcome(seq, nonce) != outcome:
+            if self._lease(seq) == nonce:
+                held[seq] = None
+            elif outcome is None or self.state.receipts.outcome(seq, nonce) != outcome:
                 lost.append(receipt)
         return list(held), lost
 
@@ -391,6 +395,16 @@ class Ledger:
             if not in_flight == held == end - start or 0 in claims.ends_at[start:end]:
                 return False
         return True
+
+    def _lease(self, seq: int) -> int | None:
+        """The secret of the lease that a message is in flight under; None: no consumer holds it."""
+        found = self.state.rows.find(seq)
+        if found is None:
+            return None
+        page, at = found
+        claims = page.for_claims(at)
+        # A claim without an end is a stream's, and its receipt was given to no consumer.
+        return claims.nonce[at] if page.state[at] == IN_FLIGHT and claims.ends_at[at] else None
 
     def _has_failed(self, seq: int) -> bool:
         found = self.state.rows.find(seq)

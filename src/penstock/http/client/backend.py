@@ -53,7 +53,6 @@ class Remote:
         self.clock = clock or SystemClock()
         self.pool: Any = self.pool_type(self.address, self.closed)
         self.closing = self.event_type()
-
         self._tries, self._patience = patience
 
     def closed(self) -> Exception:

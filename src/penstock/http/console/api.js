@@ -103,6 +103,7 @@ export const api = {
   drop: (queue) => ask("DELETE", of(queue)),
   put: async (queue, draft) => (await ask("POST", `${of(queue)}/put`, { body: { messages: [draft] } })).ids[0],
   remove: async (queue, ids) => (await ask("POST", `${of(queue)}/remove`, { body: { ids } })).count,
+  revoke: async (queue, ids) => (await ask("POST", `${of(queue)}/revoke`, { body: { ids } })).count,
   redrive: async (queue, ids) => (await ask("POST", `${of(queue)}/redrive`, { body: ids ? { ids } : {} })).count,
   move: async (queue, target, ids) => (await ask("POST", `${of(queue)}/move`, { body: ids ? { target, ids } : { target } })).count,
   purge: async (queue) => (await ask("POST", `${of(queue)}/purge`, { body: {} })).count,

@@ -156,8 +156,10 @@ export class Messages {
   actions(rows, done = () => {}) {
     const of = (...states) => rows.filter((row) => states.includes(row.state)).map((row) => row.id);
     const [failed, movable, all] = [of("failed"), of("failed", "available", "delayed"), rows.map((row) => row.id)];
+    const leased = rows.filter((row) => row.state === "in_flight" && row.lease_until).map((row) => row.id); // others are a stream's
     return [
       failed.length && this.app.may("admin") ? h("button", { type: "button", onclick: () => this.redrive(failed, done) }, `Redrive ${format.count(failed.length)}`) : null,
+      leased.length && this.app.may("admin") ? h("button", { type: "button", onclick: () => this.revoke(leased, done) }, `Revoke ${format.plural(leased.length, "lease")}`) : null,
       movable.length && this.app.may("admin") ? h("button", { type: "button", onclick: () => this.move(movable, done) }, `Move ${format.count(movable.length)}\u2026`) : null,
       all.length && this.app.may("consume") ? h("button", { type: "button", class: "danger", onclick: () => this.remove(all, rows, done) }, `Remove ${format.count(all.length)}`) : null,
     ];
@@ -170,6 +172,18 @@ export class Messages {
       text: `${format.plural(many, "failed message")} of ${this.queue} will be tried again, with attempts counted from 0. Dead letters go back to the queue that they come from.`,
       run: () => api.redrive(this.queue, ids),
       done: (count) => { done(); this.app.tell(`${format.plural(count, "message")} redriven.`); },
+    });
+  }
+
+  revoke(ids, done) {
+    const [one, many] = [ids.length === 1, format.plural(ids.length, "message")];
+    dialogs.ask({
+      title: "Revoke leases", danger: true, button: `Revoke ${format.plural(ids.length, "lease")}`,
+      text: [`${many} of ${this.queue} will be available again at once, with attempts as counted.`,
+        one ? "The consumer that holds it loses its lease, and its ack will be refused. If it is still working, the work is done twice."
+          : "The consumers that hold them lose their leases, and their acks will be refused. Where one is still working, the work is done twice."],
+      run: () => api.revoke(this.queue, ids),
+      done: (count) => { done(); this.app.tell(`${format.plural(count, "message")} available again.`); },
     });
   }
 

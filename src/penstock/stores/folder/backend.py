@@ -308,7 +308,7 @@ class FolderBackend(Unowned):
         match operation.runs:
             case "put":
                 result = self._take_in(call)
-            case "claim" | "pop" | "extend" | "redrive":
+            case "claim" | "pop" | "extend" | "revoke" | "redrive":
                 result = self._with_ballast(call)
             case "ack" | "fail" | "release":
                 result = self._settle(found.name, call)

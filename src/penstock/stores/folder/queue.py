@@ -284,6 +284,20 @@ class FolderQueue(SendingQueue):
             return stamps.outcome_of(self._tree.history(stamp), secret, now - REPEATS) or ""
         return None
 
+    def revoke(self, ids: Sequence[str]) -> int:
+        """Release messages in flight without their receipts; how many."""
+        held = (self._seek(uid, partial(self._look_at_receipt, uid)) for uid in dict.fromkeys(ids) if is_id(uid))
+        receipts = list(filter(None, held))
+        return len(receipts) - len(self.release(receipts))
+
+    def _look_at_receipt(self, uid: str) -> str | None:
+        """The receipt of a message in delay/, empty if it is not held; None if it is not there."""
+        try:
+            secret = self._tree.secret_of(self._place(DELAY, uid), uid)
+        except FileNotFoundError:
+            return None
+        return f"{uid}.{secret}" if secret else ""
+
     # Removing and redriving
 
     def remove(self, ids: Sequence[str]) -> Iterator[int]:

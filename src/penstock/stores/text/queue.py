@@ -301,6 +301,17 @@ class TextFileQueue(LockedQueue, UnownedQueue):
                 given[receipt] = (seq, nonce)
         return given, lost
 
+    @under_lock
+    def revoke(self, view: View, now: int, ids: Sequence[str]) -> int:
+        """Release messages in flight without their receipts; how many."""
+        record = view.ledger.revoke(_seqs(view, ids), now)
+        if record is None:
+            return 0
+        notes = [view.notes[seq] for seq in record.seqs]
+        receipts = [note.receipt for note in notes if note.receipt is not None]
+        self._record_settled(view, now, _Settled(RELEASED, receipts, set(), []))
+        return len(record.seqs)
+
     # Removing, redriving, settings
 
     @under_lock
