@@ -221,8 +221,8 @@ def _in_bulk(what: str, measure: Measure, of_raw: float) -> Cell:
 
 CELLS = [
     *_compared("put", ONE, _put, Popping, peers.EVERY, of_raw=0.8, of_others=0.9),
-    *_compared("pop", ONE, _consume, Popping, peers.WITHOUT_ACK, of_raw=0.8, of_others=0.9),
-    *_compared("claim and ack", ONE, _consume, Acking, peers.WITH_ACK, of_raw=0.38, of_others=0.9),
+    *_compared("pop", ONE, _consume, Popping, peers.WITHOUT_ACK, of_raw=0.85, of_others=0.9),
+    *_compared("claim and ack", ONE, _consume, Acking, peers.WITH_ACK, of_raw=0.45, of_others=0.9),
     *_compared("put, 16 threads", TOGETHER, _put_by_threads, Popping, peers.EVERY, of_raw=3, of_others=2.5),
     Cell(
         "journal, put, 16 threads on 100 queues",
