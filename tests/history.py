@@ -50,7 +50,10 @@ class History:
         write: Callable[[str], object] | None = None,
         prompt: bool = True,
     ) -> None:
-        """Not `prompt`: a put may take effect only after the time that it says."""
+        """Not `prompt`: a put may take effect only after the time that it says.
+
+        And a claim may hide a message from others while it takes it, also if a removal then is quicker.
+        """
         self.receipts: dict[str, str] = {}  # every receipt ever given, with its message's id, to be tried again
         self.keyed: list[Draft] = []  # every draft with a key, to be put again
         self._now, self._name, self._write = now, name, write

@@ -309,6 +309,7 @@ class Checker:
                 or any(guess.last > taken.start for guess in life.guesses)
                 or life.expires[0] <= self._latest
                 or not self._was_head(life, taken)
+                or self._may_have_been_in_hand(life, taken)
             ):
                 continue
             if is_short:
@@ -316,6 +317,20 @@ class Checker:
             for other in given:
                 if _precedes(life, other):
                     raise self._violation(f"was available, but {taken.name} got {other.id}", life)
+
+    def _may_have_been_in_hand(self, life: Life, taken: Operation) -> bool:
+        """Whether another claim may have hidden it from this one, and then have lost it to a removal."""
+        if self._prompt:
+            return False
+        operations = self._operations.values()
+        removals = [each for each in operations if each.do == "purge" or _removes(each, life)]
+        return any(
+            removal.begun < other.ended and removal.ended > taken.ended
+            for other in operations
+            if other is not taken and other.do in ("claim", "pop")
+            if other.begun < taken.ended and other.ended > taken.begun
+            for removal in removals
+        )
 
     def _members(self, group: str | None) -> list[Life]:
         """The messages of a group that may be there."""
@@ -464,6 +479,10 @@ def _may_concern_any(operation: Operation) -> bool:
     if operation.do in ("claim", "pop"):
         return operation.told is None
     return operation.do == "purge" or (operation.do == "redrive" and not operation.asked["ids"])
+
+
+def _removes(operation: Operation, life: Life) -> bool:
+    return operation.do == "remove" and life.id in operation.asked["ids"]
 
 
 def _precedes(one: Life, other: Life) -> bool:

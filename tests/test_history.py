@@ -859,6 +859,31 @@ def test_a_queue_that_says_it_is_empty_and_is_not_is_noticed(bench: Bench) -> No
     bench.refuses("message 1 was available, but op-2 got 0 messages")
 
 
+@pytest.mark.parametrize("prompt", [True, False])
+@pytest.mark.parametrize("removal", ["remove", "purge", "none", "too late"])
+def test_a_claim_may_hide_what_it_loses_to_a_removal_only_where_that_was_said(removal: str, prompt: bool) -> None:
+    bench = Bench(prompt=prompt)
+    hidden = bench.put(b"a")
+
+    def claim_in_vain(*_: object, ack: object) -> list[Message]:
+        bench.broken.replaces("claim", lambda *_, ack: [])
+        assert bench.claim() == []  # of another, meanwhile
+        if removal == "remove":
+            bench.history.remove(bench.queue, hidden)
+        elif removal == "purge":
+            bench.history.purge(bench.queue)
+        return []
+
+    bench.broken.replaces("claim", claim_in_vain)
+    assert bench.claim() == []
+    if removal == "too late":
+        bench.history.remove(bench.queue, hidden)
+    if prompt or removal in ("none", "too late"):
+        bench.refuses("message 1 was available, but op-3 got 0 messages")
+    else:
+        bench.reopened()
+
+
 def test_messages_given_together_are_in_order(bench: Bench) -> None:
     bench.put(b"a")
     bench.put(b"b")

@@ -95,6 +95,9 @@ class FolderWorld(World):
 
 
 class CrowdedWorld(FolderWorld):
-    """The same used by many at once: what one is putting comes after what others do before it is there."""
+    """The same used by many at once.
+
+    What one is putting comes after what others do before it is there, and what one is about to claim is hidden.
+    """
 
     prompt = False

@@ -3,7 +3,7 @@
 `make test-all` tries all of it.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import pytest
@@ -31,7 +31,7 @@ class Kind:
     starts: float  # of the states after those, the share from which a start is crashed again
     errors: int  # one operation in so many fails
     syncs: int = 1  # one sync of a folder in so many fails
-    lives: range = range(4)  # seeds
+    lives: Sequence[object] = range(4)  # seeds
     many_lives: int = 30  # in a part of `make test-all`
     operations: int = 1_500  # in a life at most
     atomic_renames: bool = False
@@ -72,9 +72,10 @@ TEXT = Kind(
 )  # fmt: skip
 # The disk is the strict one, on which a rename is durable only once both folders are synced. For what many do at
 # once it has the atomic renames of file systems with a journal: no order of syncs could make up for them.
+# In the life 0.14 a claim loses to a removal the only message, which it has hidden from another claim meanwhile.
 FOLDER = Kind(
     "folder", lambda name, seed: FolderWorld(f"{name} {seed}"), FOLDER_SCRIPTS, (CrowdedWorld,), crashes=0.03,
-    starts=0.002, errors=90, syncs=40, lives=range(3),
+    starts=0.002, errors=90, syncs=40, lives=(0, 1, 2, "0.14"),
     many_lives=50, atomic_renames=True, parts=3, enough=1_000,
 )  # fmt: skip
 KINDS = (JOURNAL, TEXT, FOLDER)

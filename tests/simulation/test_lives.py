@@ -55,7 +55,7 @@ def check_lives(kind: Kind, crowd: type[World], seed: object) -> list[tuple[str,
     ],
 )
 def test_a_store_that_all_use_at_once_keeps_its_promises_through_crashes(
-    kind: Kind, crowd: type[World], seed: int
+    kind: Kind, crowd: type[World], seed: object
 ) -> None:
     assert check_lives(kind, crowd, seed)
 

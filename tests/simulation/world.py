@@ -55,7 +55,7 @@ class World:
 
     place: Callable[[str], int] = int  # of an id among all that the store ever gave
     grouped = True  # whether some messages have a group
-    prompt = True  # whether puts take effect at the moment that they say, not after it
+    prompt = True  # as of a History
     leases: tuple[float, ...] = (0.001, 2, 30)  # that consumers ask for
     extensions: tuple[float, ...] = (1, 20)
     longest = 20  # of leases
