@@ -21,7 +21,7 @@ from penstock.http.server.server import raise_file_limit
 from penstock.sharing import coroutines as shared
 from penstock.sharing.backend import engine_of
 from penstock.sharing.ownership import Folder, Owner
-from tests.scripted import COUNT, PUT, QUEUE, Conversation, answer, problem, scripted, silence
+from tests.scripted import COUNT, QUEUE, Conversation, answer, problem, scripted, silence
 
 Result = TypeVar("Result")
 
@@ -214,14 +214,14 @@ def test_connections_are_kept_but_not_for_ever_and_not_too_many(monkeypatch: pyt
         async with aio.Store(url, backend) as store:
             jobs = aio.Queue(store, "jobs")
             for _ in range(3):
-                await asyncio.gather(*[jobs.put(b"a") for _ in range(5)])
+                await asyncio.gather(*[jobs.count() for _ in range(5)])
                 assert len(backend.pool._idle) == 2
                 assert len(backend.pool._all) == 2
             monkeypatch.setattr(pools, "MAX_IDLE_SECONDS", 0)
-            await jobs.put(b"a")
+            await jobs.count()
             assert len(backend.pool._idle) == 1
 
-    with scripted(PUT) as server:
+    with scripted(QUEUE) as server:
         run(main(server.url))
         assert len(server.requests) == 16
 
