@@ -11,10 +11,9 @@ from penstock.contract.kinds import split
 from penstock.http.server import serve_in_thread
 
 KINDS = ["journal", "server", "text", "folder", "slate", "bucket", "server of slate"]
-# Both ways to the same records: test_slate.py has a bucket, test_stream_sink.py a server in `make test`, too.
-EACH_KIND = [
-    pytest.param(kind, marks=pytest.mark.long) if kind in ("bucket", "server of slate") else kind for kind in KINDS
-]
+# Second ways to the same records: test_slate.py has a bucket in `make test`, test_server.py a server.
+SECOND_WAYS = ("server", "bucket", "server of slate")
+EACH_KIND = [pytest.param(kind, marks=pytest.mark.long) if kind in SECOND_WAYS else kind for kind in KINDS]
 
 
 class Place:

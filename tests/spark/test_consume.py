@@ -218,7 +218,9 @@ def test_rows_that_processing_rejects_fail_when_the_batch_is_settled(
     assert reasons == {"7": ("odd", "available"), "8": ("odd", "available"), "9": ("odder", "available")}
 
 
-@pytest.mark.parametrize("kind", ["journal", pytest.param("server", marks=pytest.mark.long), "server of slate"])
+@pytest.mark.parametrize(
+    "kind", ["journal", *(pytest.param(kind, marks=pytest.mark.long) for kind in ("server", "server of slate"))]
+)
 def test_drain_delivers_all_that_is_there_once_however_many_rows_are_rejected(
     spark: SparkSession, request: pytest.FixtureRequest, tmp_path: Path, kind: str
 ) -> None:

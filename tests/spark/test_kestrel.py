@@ -54,8 +54,7 @@ def test_the_dialect_is_an_option_of_its_url(spark: SparkSession, tmp_path: Path
     "target",
     [
         "{}/copy",
-        "text:{}/copy",
-        *(pytest.param(f"{kind}:{{}}/copy", marks=pytest.mark.long) for kind in ("folder", "slate")),
+        *(pytest.param(f"{kind}:{{}}/copy", marks=pytest.mark.long) for kind in ("text", "folder", "slate")),
     ],
 )
 def test_convert_copies_it_into_any_store_once(

@@ -203,7 +203,7 @@ def as_arrived(row: tuple[Any, ...]) -> tuple[Any, ...]:
 
 @pytest.mark.parametrize(
     "kind",
-    ["slate", "text", "folder", *(pytest.param(kind, marks=pytest.mark.long) for kind in ("server", "bucket"))],
+    ["slate", "text", *(pytest.param(kind, marks=pytest.mark.long) for kind in ("folder", "server", "bucket"))],
 )
 def test_groups_dead_letters_and_settings_go_from_store_to_store_and_back(
     spark: SparkSession, request: pytest.FixtureRequest, tmp_path: Path, kind: str
@@ -346,7 +346,7 @@ def test_a_queue_that_is_alike_keeps_what_it_holds(spark: SparkSession, tmp_path
     assert [each.payload for each in messages(str(tmp_path / "b"), "default")] == [b"here before", b"plain"]
 
 
-@pytest.mark.parametrize("kind", ["text", "folder"])
+@pytest.mark.parametrize("kind", ["text", pytest.param("folder", marks=pytest.mark.long)])
 def test_a_conversion_notices_reasons_and_what_a_person_has_edited(
     spark: SparkSession, kind: str, tmp_path: Path
 ) -> None:

@@ -131,7 +131,7 @@ CONDITIONS = [
 ]
 
 
-@pytest.mark.parametrize("pushdown", ["true", "false"])
+@pytest.mark.parametrize("pushdown", ["true", pytest.param("false", marks=pytest.mark.long)])
 def test_filters_keep_the_right_rows_whatever_else_a_dataframe_is_used_for(
     spark: SparkSession, everything: Path, pushdown: str
 ) -> None:

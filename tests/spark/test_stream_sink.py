@@ -45,8 +45,11 @@ def payloads(store: penstock.Store) -> list[str]:
 @pytest.mark.parametrize(
     "kind",
     [
-        "journal", "slate", "server of slate",
-        *(pytest.param(kind, marks=pytest.mark.long) for kind in ("server", "server of a guest", "bucket")),
+        "journal", "slate",
+        *(
+            pytest.param(kind, marks=pytest.mark.long)
+            for kind in ("server", "server of slate", "server of a guest", "bucket")
+        ),
     ],
 )  # fmt: skip
 def test_a_batch_that_spark_writes_again_lands_once_and_a_new_query_lands_anew(

@@ -203,7 +203,9 @@ def test_what_a_stream_has_kept_is_held_back_for_followers_after_that(life: Life
     assert entered(life.backend, 0, "default") == numbers
 
 
-@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize(
+    "seed", [*range(3), *(pytest.param(seed, marks=pytest.mark.long) for seed in range(3, 8))]
+)
 def test_followers_miss_nothing_whatever_happens_and_leave_nothing_behind(
     life: Life, clock: SimulatedClock, seed: int
 ) -> None:
