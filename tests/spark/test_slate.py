@@ -66,7 +66,7 @@ def fill(store: penstock.Store) -> None:
     )
 
 
-@pytest.mark.parametrize("url", ["folder", pytest.param("bucket", marks=pytest.mark.long)], indirect=True)
+@pytest.mark.parametrize("url", ["folder", "bucket"], indirect=True)
 def test_the_log_is_a_table_too(spark: SparkSession, url: str) -> None:
     with penstock.open(url) as store:
         fill(store)
