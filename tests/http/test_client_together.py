@@ -12,7 +12,7 @@ import pytest
 
 import penstock
 from penstock import LeaseExpired, Message, Queue, QueueFull, StoreUnreachable
-from penstock.http.client import failures
+from penstock.http.client import failures, together
 from penstock.http.server import serve_in_thread
 from penstock.wire import frames, jsons
 from tests.scripted import (
@@ -32,6 +32,12 @@ from tests.scripted import (
 )
 
 CALLS = 5
+
+
+@pytest.fixture(autouse=True)
+def patience(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However slow the machine is, calls that wait for each other do so in these tests."""
+    monkeypatch.setattr(together, "PATIENCE", 1_000)
 
 
 class Crowd:
@@ -100,6 +106,25 @@ def _put(payload: bytes) -> Callable[[Queue], str]:
 
 def _ack(receipt: str) -> Callable[[Queue], None]:
     return lambda queue: queue.ack(receipt)
+
+
+def test_a_call_does_not_wait_for_ever_beside_a_request_that_is_not_answered(
+    client: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(together, "PATIENCE", 0.01)
+    come = threading.Event()
+
+    def stuck(conversation: Conversation) -> None:
+        come.wait()
+        conversation.socket.sendall(PUT)
+
+    def answered(conversation: Conversation) -> None:
+        come.set()
+        conversation.socket.sendall(PUT)
+
+    with scripted(stuck, answered) as server, talking_to(server, client) as queue, ThreadPoolExecutor(2) as pool:
+        assert list(pool.map(queue.put, [b"a", b"b"])) == ["7", "7"]
+        assert [_body(request) for request in server.requests] in ([b"a", b"b"], [b"b", b"a"])
 
 
 def test_puts_that_wait_go_together(client: str) -> None:

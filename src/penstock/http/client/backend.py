@@ -130,7 +130,7 @@ class _Lanes:
     """Calls of threads that go together: for each lane at most one request is under way.
 
     A call that finds none under way is sent at once. Otherwise it waits; the thread of the first one that waits
-    sends the next request, for all of them.
+    sends the next request, for all of them. What has waited for long goes alone: one connection may be stuck.
     """
 
     def __init__(self, once: Callable[[Operation[Any]], Any]) -> None:
@@ -164,7 +164,12 @@ class _Lanes:
             finally:
                 self._send_next(lane)
         try:
-            ride.gate.acquire()
+            if not ride.gate.acquire(timeout=together.PATIENCE):
+                with self._lock:
+                    if ride in (waiting := self._lanes.get(lane, [])):
+                        waiting.remove(ride)
+                        return ALONE
+                ride.gate.acquire()
         except BaseException:
             self._leave(lane, ride)
             raise

@@ -173,7 +173,10 @@ class _Ride(NamedTuple):
 
 
 class _Lanes:
-    """Calls of coroutines that go together: for each lane at most one request is under way."""
+    """Calls of coroutines that go together: for each lane at most one request is under way.
+
+    What has waited for long goes alone: one connection may be stuck.
+    """
 
     def __init__(
         self, once: Callable[[Operation[Any]], Awaitable[Any]], run: Callable[[Operation[Any]], Awaitable[Any]]
@@ -202,7 +205,17 @@ class _Lanes:
             loop.call_soon(self._send_next, lane)  # others call in the same turn, as they did before
         ride = _Ride(operation, loop.create_future())
         waiting.append(ride)
-        return await ride.share
+        timer = loop.call_later(together.PATIENCE, self._let_go, lane, ride)
+        try:
+            return await ride.share
+        finally:
+            timer.cancel()
+
+    def _let_go(self, lane: Hashable, ride: _Ride) -> None:
+        waiting = self._lanes.get(lane, [])
+        if ride in waiting and not ride.share.done():
+            waiting.remove(ride)
+            ride.share.set_result(ALONE)
 
     def _send_next(self, lane: Hashable) -> None:
         waiting = [ride for ride in self._lanes[lane] if not ride.share.done()]  # without cancelled ones

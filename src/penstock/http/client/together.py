@@ -22,6 +22,7 @@ from penstock.errors import (
     QueueNotFound,
 )
 
+PATIENCE = 0.5  # seconds after which a call goes alone, beside a request that is not answered
 MOST = 1_000  # messages or receipts of a request
 _FEW = 100  # of a call: longer ones go alone
 MOST_BYTES = 1 << 20  # of payloads in a request
