@@ -10,10 +10,11 @@ from penstock.rules.state import State
 from penstock.stores.journal.files import Segment
 from penstock.stores.journal.reading import Loader, Rest, look_at_rest
 from penstock.stores.text import storage
-from tests.simulated_disk import Luck, SimulatedDisk, Write
+from tests.simulated_disk import Luck, SimulatedCrash, SimulatedDisk, Write
+from tests.simulation.folder_world import FolderWorld
 from tests.simulation.kinds import FOLDER, KEEPS, KINDS, MANY, Kind, each_script
 from tests.simulation.scripts import SCRIPTS, SECTOR, world_for
-from tests.simulation.world import crash_states
+from tests.simulation.world import World, crash_states
 
 
 @pytest.fixture(autouse=True)
@@ -122,3 +123,27 @@ def test_what_is_left_of_a_torn_write_is_never_taken_for_entries_of_another_prog
     world.scheduler.observe = tear
     world.run(SCRIPTS["payloads_like_entries"])
     assert looked > 10_000
+
+
+@pytest.mark.parametrize("operation", range(1, 23))
+def test_what_a_pop_that_died_has_written_acknowledges_no_later_attempt(operation: int) -> None:
+    def put(world: World) -> None:
+        world.open()
+        world.create("jobs", keep_done=10)
+        world.ask("jobs").put()
+        world.disk.crash_at = world.disk.operations + operation
+        world.ask("jobs").pop()
+
+    def claim(world: World) -> None:
+        world.open()
+        world.check(reopened=True)
+        ask = world.ask("jobs")
+        for message in ask.claim(lease=60):
+            ask.remove(message.id)
+            assert ask.ack(message) == [message.receipt]
+
+    world = FolderWorld("a pop that dies")
+    with pytest.raises(SimulatedCrash):
+        world.run(put)
+    disk = world.disk.after_crash(Random(operation), "everything")
+    FolderWorld.thaw(world.freeze(), "after it", disk).run(claim)

@@ -334,6 +334,8 @@ def _stamp_holder(tree: Tree, won: Won, consumer: str) -> None:
     won.stamp.holder = Holder(won.secret, won.stamp.attempts + 1, won.at, consumer, won.stamp.reason)
     if tree.has_attributes:
         values = {"receipt": won.stamp.holder.to_bytes()}
+        if won.stamp.settled_at is not None:  # of a pop that died: it would say that this attempt is acknowledged
+            won.stamp.settled_at, values["settled_at"] = None, b""
         if not won.stamp.stamped:
             values["order"] = str(won.stamp.order).encode()
             if won.stamp.received > won.at:  # the id of another program may be ahead of the clock
