@@ -21,6 +21,7 @@ SEQ_BITS = 64
 _SEQ_MASK = (1 << SEQ_BITS) - 1
 NEVER = 1 << 63  # the time of a message that does not change by itself
 SLACK = 1024  # stale entries that are never worth a rebuild
+_LONG = 64  # a longer range is kept as one until it is needed: it takes less memory than its numbers
 
 
 class _Lane:
@@ -31,7 +32,8 @@ class _Lane:
     def __init__(self) -> None:
         self.seqs = array("q")
         self.head = 0
-        self.later: deque[range] = deque()  # follow those in the array, into which they come when they are needed
+        # Those that follow the ones in the array, into which they come when they are needed.
+        self.later: deque[range | array[int]] = deque()
 
     def gather(self, most: int | None = None) -> None:
         """Bring all messages into the array, or enough to take so many."""
@@ -84,12 +86,14 @@ class Ready:
                 return
             lane = self._lanes[priority] = _Lane()
             insort(self._priorities, priority)
-        if isinstance(seqs, range):
+        if len(seqs) > _LONG and isinstance(seqs, range):
             lane.later.append(seqs)
-        else:
-            if lane.later:
-                lane.gather()
+        elif not lane.later:
             lane.seqs.extend(seqs)
+        elif isinstance(last := lane.later[-1], array):
+            last.extend(seqs)
+        else:
+            lane.later.append(array("q", seqs))
         self.entries += len(seqs)
 
     def come_back(self, seq: int, priority: int) -> None:
