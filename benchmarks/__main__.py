@@ -66,7 +66,7 @@ cells that raise do."""
 @click.option("--only", multiple=True, metavar="TEXT", help="Only cells with this in group or name; repeatable.")
 @click.option(
     "--out",
-    type=click.Path(file_okay=False, path_type=Path),
+    type=click.Path(file_okay=False, path_type=Path, resolve_path=True),  # brokers run in folders of their own
     default=Path("benchmarks/out"),
     show_default=True,
     help="Where results, plots, the page and the scratch folder go.",

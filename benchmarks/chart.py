@@ -13,7 +13,7 @@ from pathlib import Path
 import matplotlib as mpl
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import FuncFormatter, NullLocator
+from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 
 from benchmarks.growth import MESSAGES, QUEUES
 from benchmarks.jobs.systems import EMBEDDED, PEERS, SERVED
@@ -116,16 +116,17 @@ def _scale(axis: Axes, points: Sequence[int], word: str) -> None:
     axis.set_xscale("log")
     axis.set_yscale("log")
     low, high = axis.get_ylim()
-    axis.set_ylim(low / 2, high * 2)  # a line that is flat must look flat
+    axis.set_ylim(low / 2, high * 6)  # a line that is flat must look flat; the legend is above
     axis.set_xticks(points, [f"{at:,}" for at in points])
     axis.xaxis.set_minor_locator(NullLocator())
+    axis.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5) if high < 30 * low else (1,)))
     axis.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,g}"))
     axis.yaxis.set_minor_locator(NullLocator())
     axis.set_xlabel(word, fontsize=9, color="#5b666e")
     axis.tick_params(labelsize=8, labelcolor="#5b666e")
     axis.spines[["top", "right"]].set_visible(False)
     axis.patch.set_alpha(0)
-    axis.legend(fontsize=7, frameon=False)
+    axis.legend(fontsize=7, frameon=False, loc="upper left", ncols=2)
 
 
 def _say(figure: Figure, text: str) -> None:
