@@ -232,9 +232,9 @@ CELLS = [
         "higher",
         against={RAW_APPEND: 2},
     ),
-    Cell("journal, processor time of put", CPU, "us", _cpu_of_put, "lower"),
-    Cell("journal, processor time of pop", CPU, "us", _cpu_of_consuming(Popping), "lower"),
-    Cell("journal, processor time of claim and ack", CPU, "us", _cpu_of_consuming(Acking), "lower"),
+    Cell("journal, processor time of put", CPU, "µs", _cpu_of_put, "lower"),
+    Cell("journal, processor time of pop", CPU, "µs", _cpu_of_consuming(Popping), "lower"),
+    Cell("journal, processor time of claim and ack", CPU, "µs", _cpu_of_consuming(Acking), "lower"),
     _in_bulk("put_many(1,000)", _put_many, of_raw=0.3),
     _in_bulk("claim(1,000) and ack", _claim_and_ack_many, of_raw=0.2),
 ]

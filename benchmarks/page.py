@@ -33,6 +33,7 @@ th, td { border-bottom: 1px solid var(--line); padding: .3rem .6rem; text-align:
 th { font-weight: 600; } td { font-variant-numeric: tabular-nums; }
 .reached { color: var(--good); } .missed, .failed { color: var(--bad); }
 figure { background: #fff; border-radius: 6px; margin: 0 0 2.5rem; overflow-x: auto; padding: .5rem; }
+figure svg { height: auto; max-width: 100%; }
 """
 
 Document = Mapping[str, Any]  # a PART.json
@@ -116,7 +117,7 @@ def surroundings(document: Document) -> str:
     rounds = max((sample["round"] for cell in document["cells"] for sample in cell["samples"]), default=0)
     return (
         f"{document['date']}, {machine['cores']} cores, {machine['python']}, {machine['system']}, "
-        f"{machine['filesystem']}, {rounds} rounds{raw}."
+        f"{machine['filesystem']}, {rounds} {'round' if rounds == 1 else 'rounds'}{raw}."
     )
 
 
