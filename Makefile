@@ -45,7 +45,7 @@ check: setup lint ## Lint, type check, and the quick tests: formats, rules, and 
 # tests/conformance/conftest.py and tests/spark/stores.py tell.
 RULES := conformance simulation person rules filters
 SERVER := http clients console
-test: setup tools lint ## Lint, type check, and run the tests (twelve minutes on two cores)
+test: setup tools lint ## Lint, type check, and run the tests (thirteen minutes on two cores)
 	@pids=; for part in spark stores "$(RULES)" "$(SERVER)"; do \
 		$(BIN)/python -m pytest $$(printf 'tests/%s ' $$part) > .tests-$${part%% *}.log 2>&1 & pids="$$pids $$!"; \
 	done; \
